@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,12 +44,20 @@ class Conversation:
         shift: drop the oldest turns, as a whole, if the next prompt would take more than ``NEARLY_FULL`` of the context.
             Otherwise a prompt that does not fit is refused.
         sanitize: control tokens in messages are text. In plain text, without a template, they are tokens in any case.
+        template: source of a chat template in place of the model's own; None: its own.
     """
 
     def __init__(
-        self, session: Session, *, system: str | None = None, shift: bool = True, sanitize: bool = True
+        self,
+        session: Session,
+        *,
+        system: str | None = None,
+        shift: bool = True,
+        sanitize: bool = True,
+        template: str | None = None,
     ) -> None:
         self.session, self.system, self.shift, self._sanitize = session, system, shift, sanitize
+        self._template = session.bundle.chat_template if template is None else template
         self.reset()
 
     def reset(self) -> None:
@@ -58,6 +67,7 @@ class Conversation:
         self.dropped_tokens = 0  # difference between positions in the conversation and in its prompt
         self._written = 0  # position in the conversation after the last answer
         self.used = 0  # tokens of the last prompt and its answer
+        self._before = (0, 0)  # the two of the turn before the last one
 
     @property
     def size(self) -> int:
@@ -72,7 +82,7 @@ class Conversation:
     @property
     def is_plain(self) -> bool:
         """True if the model has no chat template."""
-        return self.session.bundle.chat_template is None
+        return self._template is None
 
     def check_system(self) -> None:
         """Check the system message, so that not every message fails because of it.
@@ -88,7 +98,7 @@ class Conversation:
             self._text([], _PROBE)
         except EdgedecError:
             try:
-                self.session.render_chat([{"role": "user", "content": _PROBE}])
+                self.session.render_chat([{"role": "user", "content": _PROBE}], template=self._template)
             except EdgedecError:
                 return  # it takes no conversation at all, which the first message tells better
             raise
@@ -117,9 +127,42 @@ class Conversation:
 
     def answered(self, message: str, answer: str, *, used: int) -> None:
         """Append a turn. ``used`` is the number of tokens of its prompt and its answer."""
+        self._before = self._written, self.used
         self.turns.append(Turn(message=message, answer=answer))
         self.used = used
         self._written = self.dropped_tokens + used
+
+    def go_on(self, *, system: str | None, turns: Sequence[Turn]) -> None:
+        """Take another system message and other turns in place of these.
+
+        Raises:
+            UsageError: a text is not valid Unicode.
+            EdgedecError: the template refuses them. The conversation is unchanged then.
+        """
+        for text in (system or "", *(part for turn in turns for part in (turn.message, turn.answer))):
+            check_unicode(text)
+        before, self.system = self.system, system or None
+        try:
+            self._text(turns, _PROBE)
+        except EdgedecError:
+            self.system = before
+            raise
+        if turns is not self.turns:
+            self.reset()
+            self.turns = list(turns)
+
+    @contextmanager
+    def without_last(self) -> Iterator[str]:
+        """Yield the message of the last turn, which is taken out. The turn returns if the body adds none."""
+        kept = self.turns, self.dropped, self.dropped_tokens, self._written, self.used, self._before
+        turn, self.turns = self.turns[-1], self.turns[:-1]
+        self._written, self.used = self._before
+        ends = len(self.turns) + self.dropped
+        try:
+            yield turn.message
+        finally:
+            if len(self.turns) + self.dropped == ends:
+                self.turns, self.dropped, self.dropped_tokens, self._written, self.used, self._before = kept
 
     def _least_to_drop(self, message: str) -> int:
         """Return the smallest number of turns to drop so that the prompt takes half of the context, or else 80 %."""
@@ -162,7 +205,7 @@ class Conversation:
         messages = self._messages(turns, message)
         if self.is_plain:
             return "".join(f"{entry['content']}\n" for entry in messages)
-        return self.session.render_chat(messages, sanitize=self._sanitize)
+        return self.session.render_chat(messages, sanitize=self._sanitize, template=self._template)
 
     def _encode(self, turns: Sequence[Turn], message: str) -> I32 | None:
         """Return the ids of the prompt; None if it is so long that it cannot fit, whatever the tokenizer."""

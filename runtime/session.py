@@ -318,11 +318,13 @@ class Session:
         self._check_length(text)
         return self.tokenizer.encode_rendered(text)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, sanitize: bool = True) -> str:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, sanitize: bool = True, template: str | None = None
+    ) -> str:
         """Return the text of a conversation in the model's chat template, to be continued by the assistant's answer.
 
         With ``sanitize`` it is a ``RenderedText``, which ``Tokenizer.encode_rendered`` reads without the control tokens of
-        the messages.
+        the messages. A ``template`` is the source of one in place of the model's own.
 
         Raises:
             UsageError: the model has no chat template.
@@ -333,7 +335,7 @@ class Session:
 
         tokens = self.bundle.tokens
         return render(
-            self.bundle.chat_template,
+            self.bundle.chat_template if template is None else template,
             [OutsideMessage(message) for message in messages] if sanitize else messages,
             bos_token=self._spelling(tokens.bos),
             eos_token=self._spelling(tokens.eos[0] if tokens.eos else None),

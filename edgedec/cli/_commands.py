@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from edgedec.cli._origins import OriginCommand
 from edgedec.cli._plain_values import read_plain_values
+from edgedec.cli._spelling_check import SpelledGroup
 
 __all__ = ["COMMANDS", "LazyCommands", "LazyGroup"]
 
@@ -70,7 +70,7 @@ class LazyCommands(MutableMapping[str, Any]):
         return len(self._places)
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(SpelledGroup):
     """The group of all commands."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from edgedec.cli._plain_values import read_plain_values
+from edgedec.cli._spelling_check import check_options
 from edgedec.cli._values import check_typed, plain_message
 from edgedec.environment import PREFIX, VARIABLES
 from edgedec.errors import UsageError
@@ -35,6 +36,7 @@ class OriginCommand(TyperCommand):
         return help_option
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        check_options(ctx.command_path, self.params, args)
         if args or not self.no_args_is_help:
             typed, _, _ = self.make_parser(ctx).parse_args(args=list(args))
             check_typed(ctx, self.params, typed)

@@ -31,6 +31,13 @@ NOBODY_READS = _SIGNALLED + 13  # exit code of SIGPIPE, a signal that has no nam
 class _Commands(LazyGroup):
     """Convert deliberate errors to one message and an exit code."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            print(f"edgedec: {error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from error
+
     def invoke(self, ctx: Any) -> Any:  # typer contains its own click, whose Context has no public name
         if hasattr(sys.stdout, "reconfigure") and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character must not end a generation

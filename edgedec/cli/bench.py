@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from edgedec.cli.console import note, print_json, print_table, progress
+from edgedec.cli.model_options import ModelWord, one_model
 from edgedec.cli.options import (
     Device,
     DraftMax,
@@ -55,6 +58,8 @@ def _random_bundle(shape: str, method: str) -> Bundle:
 
 
 def bench(
+    ctx: typer.Context,
+    model_word: ModelWord = None,
     shape: Annotated[
         str | None, option("--shape", metavar="NAME", help="Use random weights of this shape, e.g. bitnet-0.73b.")
     ] = None,
@@ -82,6 +87,7 @@ def bench(
     The results are tokens per second, and the time of passes of 1 to 32 rows. With --spec-type, texts are written with
     guesses, too.
     """
+    model = one_model(ctx, model_word, model)
     if (shape is None) == (model is None):
         raise UsageError("use either --shape NAME or -m BUNDLE")
     if model is not None and method is not None:

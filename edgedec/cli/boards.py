@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli._origins import OriginCommand
+from edgedec.cli._spelling_check import SpelledGroup
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.cli.options import Json, Verbose
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["boards"]
 
-boards = typer.Typer(no_args_is_help=True, help="List the boards, or show one of them.")
+boards = typer.Typer(cls=SpelledGroup, no_args_is_help=True, help="List the boards, or show one of them.")
 
 # Kinds of figures that are not from a data sheet.
 _KINDS = {

@@ -13,12 +13,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from edgedec.cli.console import counted, has_colours, note, print_json, progress, read_text
-from edgedec.cli.options import Json, SanitizeControlTokens, Verbose, option
+from edgedec.cli.conversation_options import ConversationOptions
+from edgedec.cli.options import Json, SanitizeUnlessPlain, Verbose, option
 from edgedec.cli.run_options import RunOptions, TextOptions, command_line
 from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.answer import Answer, Piece, Timings
+    from edgedec.runtime.conversation import Conversation
     from edgedec.runtime.decoders.switch import SwitchCounts
     from edgedec.runtime.grammar.grammar import Grammar
     from edgedec.runtime.protocols import I32
@@ -141,7 +143,7 @@ def _prompt_text(prompt: str | None, file: Path | None) -> str:
     return read_text(file, "--file").removesuffix("\n")
 
 
-def _grammar(json_schema: str | None, grammar: Path | None, regex: str | None) -> Grammar | None:
+def _grammar(json_schema: str | None, grammar: str | None, regex: str | None) -> Grammar | None:
     """Return the grammar of the options; None without any of them.
 
     Raises:
@@ -159,16 +161,33 @@ def _grammar(json_schema: str | None, grammar: Path | None, regex: str | None) -
     if regex is not None:
         return Grammar.regex(regex)
     if grammar is not None:
-        return Grammar.lark(read_text(grammar, "--grammar"))
+        # No name of a file has these signs, which every rule of GBNF has.
+        return Grammar.lark(grammar if "::=" in grammar else read_text(Path(grammar), "--grammar"))
     assert json_schema is not None
     inline = json_schema.lstrip().startswith("{")
     return Grammar.json_schema(json_schema if inline else read_text(Path(json_schema), "--json-schema"))
+
+
+def _first_turn(conversation: Conversation, text: str) -> I32:
+    """Return the prompt of a conversation with one message.
+
+    Raises:
+        UsageError: there is no chat template.
+        EdgedecError: it refuses the message, or the message does not fit the context.
+    """
+    if conversation.is_plain:
+        raise UsageError(
+            "--chat: the model has no chat template; give one with --chat-template, or leave --chat out, and the text is "
+            "continued as it is"
+        )
+    return conversation.ask(text)[0]
 
 
 @command_line
 def generate(
     run: RunOptions,
     writing: TextOptions,
+    talk: ConversationOptions,
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="Text to continue.")] = None,
     file: Annotated[
         Path | None,
@@ -180,21 +199,32 @@ def generate(
         ),
     ] = None,
     echo: Annotated[bool, option("--echo", help="Print the prompt before the answer.")] = False,
-    sanitize_control_tokens: SanitizeControlTokens = False,
+    chat: Annotated[
+        bool, option("--chat", help="Answer the text as the first message of a conversation, by the chat template.")
+    ] = False,
+    sanitize_control_tokens: SanitizeUnlessPlain = None,
     samples: Annotated[
         int, option("--samples", min=1, max=1024, metavar="N", help="Number of texts to write, drawn independently.")
     ] = 1,
     json_schema: Annotated[
         str | None,
         option(
+            "-j",
+            "-jf",
             "--json-schema",
+            "--json-schema-file",
             metavar="FILE|TEXT",
             help="The answer is a JSON value of this schema: a file, or the schema itself, which begins with '{'.",
         ),
     ] = None,
     grammar: Annotated[
-        Path | None,
-        option("--grammar", metavar="FILE", help="The answer follows this grammar, in Lark's notation or in GBNF."),
+        str | None,
+        option(
+            "--grammar",
+            "--grammar-file",
+            metavar="FILE|TEXT",
+            help="The answer follows this grammar: a file in Lark's notation or in GBNF, or rules of GBNF, with '::='.",
+        ),
     ] = None,
     regex: Annotated[
         str | None,
@@ -203,18 +233,26 @@ def generate(
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Continue a text.
+    """Continue a text, or answer it with --chat.
 
     The new text is printed on stdout as it is generated, and figures are printed on stderr.
     """
     text, sampling, spec = _prompt_text(prompt, file), writing.sampling(), replace(run.spec(), samples=samples)
     rules = _grammar(json_schema, grammar, regex)
+    if talk.given and not chat:
+        raise UsageError(f"{', '.join(talk.given)}: for conversations only; give --chat with it, or leave it out")
+    talk.check()
     budget = run.find_budget()
     session = run.open_session(spec, budget)
     answers: list[Answer] = []
     with session, ctrl_c() as interrupted:
         note_narrowed(session, spec)
-        ids = session.encode(text, control_tokens=not sanitize_control_tokens)
+        sanitize = chat if sanitize_control_tokens is None else sanitize_control_tokens
+        ids = (
+            _first_turn(talk.open(session, sanitize=sanitize), text)
+            if chat
+            else session.encode(text, control_tokens=not sanitize)
+        )
         if sampling.seed < 0:  # one seed for all samples, which differ by their index
             sampling = replace(sampling, seed=int.from_bytes(os.urandom(8), "little") >> 1)
         for sample in range(samples):

@@ -8,18 +8,14 @@ from __future__ import annotations
 import re
 import shlex
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from edgedec.cli.console import log_to_stderr, progress
 from edgedec.embedded import bundle_folder
 from edgedec.errors import UsageError
-
-if TYPE_CHECKING:
-    from edgedec.runtime.accelerator.options import AcceleratorOptions, Generator
 
 __all__ = [
     "Board",
@@ -47,6 +43,7 @@ __all__ = [
     "RepeatPenalty",
     "ReversePrompt",
     "SanitizeControlTokens",
+    "SanitizeUnlessPlain",
     "Seed",
     "ShowDraft",
     "SpecTree",
@@ -62,7 +59,6 @@ __all__ = [
     "Verbose",
     "VerifierName",
     "Verify",
-    "accelerator_options",
     "budget_bytes",
     "line_command",
     "option",
@@ -75,7 +71,14 @@ option = partial(typer.Option, show_envvar=False)
 
 _LEAST_BYTES = 1 << 20  # a smaller budget without a unit is probably meant in MiB
 Model = Annotated[
-    str, option("-m", "--model", metavar="BUNDLE", help="Folder of the bundle, or 'demo' for the embedded model.")
+    str,
+    option(
+        "-m",
+        "--model",
+        metavar="BUNDLE",
+        show_default=False,
+        help="Folder of the bundle, or 'demo' for the embedded model.",
+    ),
 ]
 Device = Annotated[
     str,
@@ -184,18 +187,30 @@ Verbose = Annotated[
         help="Log more; -vv logs everything.",
     ),
 ]
-SanitizeControlTokens = Annotated[
-    bool,
-    option(
-        "--sanitize-control-tokens/--no-sanitize-control-tokens",
-        help="Read the spelling of control tokens, such as </s>, within texts as text, so that a text cannot forge one.",
-    ),
-]
+_SANITIZE = option(
+    "--sanitize-control-tokens/--no-sanitize-control-tokens",
+    show_default=False,
+    help="Read the spelling of control tokens, such as </s>, within texts as text, so that a text cannot forge one. "
+    "Default: for conversations.",
+)
+SanitizeControlTokens = Annotated[bool, _SANITIZE]
+SanitizeUnlessPlain = Annotated[bool | None, _SANITIZE]  # None: a conversation is sanitized, a plain text is not
 
 NPredict = Annotated[
-    int, option("-n", "--n-predict", min=-1, metavar="N", help="Largest number of tokens to generate; -1: no limit.")
+    int,
+    option(
+        "-n",
+        "--n-predict",
+        "--predict",
+        "--max-tokens",
+        min=-1,
+        metavar="N",
+        help="Largest number of tokens to generate; -1: no limit.",
+    ),
 ]
-Temp = Annotated[float, option("--temp", metavar="N", help="Temperature; 0: always choose the likeliest token.")]
+Temp = Annotated[
+    float, option("--temp", "--temperature", metavar="N", help="Temperature; 0: always choose the likeliest token.")
+]
 TopK = Annotated[int, option("--top-k", metavar="N", help="Choose among the K likeliest tokens; 0: all.")]
 TopP = Annotated[
     float,
@@ -234,10 +249,10 @@ LogitBias = Annotated[
 RepeatLastN = Annotated[
     int, option("--repeat-last-n", metavar="N", help="Number of tokens that count as recent for penalties; -1: all.")
 ]
-Seed = Annotated[int, option("--seed", metavar="N", help="Seed of the sampling; -1: a new one for each run.")]
+Seed = Annotated[int, option("-s", "--seed", metavar="N", help="Seed of the sampling; -1: a new one for each run.")]
 ReversePrompt = Annotated[
     list[str] | None,
-    option("-r", "--reverse-prompt", metavar="TEXT", help="Stop before this text; can be repeated."),
+    option("-r", "--reverse-prompt", "--stop", metavar="TEXT", help="Stop before this text; can be repeated."),
 ]
 IgnoreEos = Annotated[bool, option("--ignore-eos", help="Continue after the model's end token.")]
 
@@ -255,12 +270,22 @@ ModelDraft = Annotated[
     option(
         "-md",
         "--model-draft",
+        "--spec-draft-model",
         metavar="BUNDLE",
         help="Draft model for --spec-type model or auto, or --decoder switch: a small bundle with the same tokenizer. "
         "The default with -m demo is the embedded draft, 'demo-draft'.",
     ),
 ]
-DraftMax = Annotated[int, option("--draft-max", metavar="N", help="Largest number of tokens to guess ahead, 1 to 63.")]
+DraftMax = Annotated[
+    int,
+    option(
+        "--draft-max",
+        "--draft-n",
+        "--spec-draft-n-max",
+        metavar="N",
+        help="Largest number of tokens to guess ahead, 1 to 63.",
+    ),
+]
 SpecTree = Annotated[
     str,
     option(
@@ -339,42 +364,6 @@ def budget_bytes(text: str | None) -> int | None:
             f"(bytes are written {number}B)"
         )
     return size
-
-
-def accelerator_options(
-    device: str, *, board: str | None, configuration: str | None, memory: str | None, record: Path | None = None
-) -> AcceleratorOptions | None:
-    """Return the options of the accelerator; None if the device is not one and no option is for one.
-
-    Raises:
-        UsageError: a value is wrong.
-    """
-    from edgedec.runtime.targets import is_accelerator
-
-    if not is_accelerator(device) and all(value is None for value in (board, configuration, memory, record)):
-        return None
-    from edgedec.runtime.accelerator.options import LINE_BOARD, AcceleratorOptions, check_memory, parse_configuration
-
-    line = device.partition(":")[0] == "uart"
-    size, members = parse_configuration(configuration or ("board" if line else "small"))
-    return AcceleratorOptions(
-        board=board or (LINE_BOARD if line else ""),
-        built=line,
-        size=size,
-        overrides=members,
-        memory=check_memory(memory or "auto"),
-        record=record,
-        generator=_generator(),
-    )
-
-
-def _generator() -> Generator | None:
-    if find_spec("amaranth") is None:
-        return None
-    from edgedec.boards import all_boards
-    from edgedec.hw.plan.generator import HardwareGenerator
-
-    return HardwareGenerator(all_boards())
 
 
 def line_command(model: str, port: str, board: str, configuration: str) -> str:

@@ -13,8 +13,14 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+import typer
+from typer.models import ArgumentInfo
+
+from edgedec.cli._accelerator import accelerator_options
 from edgedec.cli._collection import collect_usually
-from edgedec.cli.console import note, progress
+from edgedec.cli._run_notes import note_disk, note_limit, note_policy
+from edgedec.cli.console import progress
+from edgedec.cli.model_options import CacheTypeK, CacheTypeV, ModelWord, cache_bits, one_model
 from edgedec.cli.options import (
     Board,
     Configuration,
@@ -52,7 +58,6 @@ from edgedec.cli.options import (
     ValueRows,
     VerifierName,
     Verify,
-    accelerator_options,
     budget_bytes,
     logit_bias,
     resolve_model,
@@ -61,7 +66,6 @@ from edgedec.embedded import EMBEDDED, EMBEDDED_DRAFT
 from edgedec.errors import BudgetError, UsageError
 
 if TYPE_CHECKING:
-    from edgedec.memory import Plan
     from edgedec.memory_budget import Budget
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.plan_search import PlanFunction
@@ -72,15 +76,18 @@ if TYPE_CHECKING:
 __all__ = ["PlanOptions", "RunOptions", "SamplingOptions", "TextOptions", "command_line"]
 
 _LOG = logging.getLogger(__name__)
+_WORD = "model_word"  # parameter of the bundle without -m
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     """The options that determine the memory of a run: model, context, drafter and device."""
 
-    model: Model
+    model: Model = ""
     ctx_size: CtxSize = 0
     kv_bits: KvBits = None
+    cache_type_k: CacheTypeK = None
+    cache_type_v: CacheTypeV = None
     kv_policy: KvPolicy = None
     value_rows: ValueRows = None
     memory_budget: MemoryBudget = None
@@ -97,6 +104,11 @@ class PlanOptions:
     board: Board = None
     configuration: Configuration = None
     memory: MemoryModel = None
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise UsageError("there is no model; give its bundle with -m, such as -m demo, the embedded model")
+        object.__setattr__(self, "kv_bits", cache_bits(self.cache_type_k, self.cache_type_v, self.kv_bits))
 
     @property
     def budget_bytes(self) -> int | None:
@@ -257,54 +269,10 @@ class RunOptions(PlanOptions):
             raise BudgetError(f"{error}\n{budget.explain()}") from error
         finally:
             collect_usually()
-        _note_limit(session.run.plan, budget)
-        _note_disk(session.run.plan)
-        _note_policy(session.run.plan, self.kv_policy)
+        note_limit(session.run.plan, budget)
+        note_disk(session.run.plan)
+        note_policy(session.run.plan, self.kv_policy)
         return session
-
-
-def _note_limit(plan: Plan, budget: Budget) -> None:
-    """Say on stderr what the plan has reduced, and what a control group's limit, which the user did not set, means."""
-    from edgedec.memory import format_bytes
-
-    size = budget.budget_bytes
-    if plan.reduced:
-        note(f"{plan.reduced}, because {budget.explain()}")
-    if size is None or budget.has_flag:
-        return
-    if plan.total_bytes > size:
-        note(
-            f"this run may take {format_bytes(plan.total_bytes)}, and {budget.explain()}: it may be slow, or the system may "
-            "end it; -c with a smaller context, or a smaller model, takes less"
-        )
-
-
-def _note_policy(plan: Plan, request: str | None) -> None:
-    """Say on stderr which policy of keys and values the planner has chosen, because the text depends on it."""
-    if request == "auto":
-        why = (
-            "the full cache has less room" if plan.kv_policy != "full" else "the full cache fits, or there is no policy"
-        )
-        files = "" if plan.kv_policy == "full" else _files(plan)
-        note(f"keys and values: {plan.kv_policy}, because {why}{files}")
-
-
-def _files(plan: Plan) -> str:
-    """Return what a run writes to the disk, as the end of a sentence."""
-    from edgedec.memory import format_bytes
-
-    return "".join(f"; it takes {format_bytes(use.used_bytes)} of {use.name}" for use in plan.memories)
-
-
-def _note_disk(plan: Plan) -> None:
-    """Say on stderr that weights are read from the disk, which explains the speed."""
-    from edgedec.memory import format_bytes
-
-    if plan.disk is not None:
-        note(
-            f"the weights are larger than the memory budget: each pass reads {format_bytes(plan.disk.bytes_per_pass)} of "
-            f"them from the disk, which gives {format_bytes(round(plan.disk.bytes_per_second))}/s (measured)"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,10 +332,19 @@ class TextOptions(SamplingOptions):
         return tuple(self.reverse_prompt or ())
 
 
+def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    return any(isinstance(item, ArgumentInfo) for item in getattr(parameter.annotation, "__metadata__", ()))
+
+
 def command_line(command: Callable[..., None]) -> Callable[..., None]:
     """Return ``command`` with a keyword parameter for each field of the options classes among its parameters.
 
-    The framework of the command line reads the signature of the result, so that fields become options in their order.
+    The framework of the command line reads the signature of the result, so that fields become options in their order. A
+    command that runs a model, and has no argument of its own, takes the bundle as a word in place of ``-m`` as well.
     """
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []
@@ -389,8 +366,17 @@ def command_line(command: Callable[..., None]) -> Callable[..., None]:
             for field in fields(kind)
         ]
 
+    has_word = any(issubclass(kind, PlanOptions) for kind in groups.values()) and not any(map(_is_argument, parameters))
+    own_context = "ctx" in hints
+    if has_word:
+        parameters.append(_keyword(_WORD, ModelWord, default=None))
+        parameters += [] if own_context else [_keyword("ctx", typer.Context)]
+
     @functools.wraps(command)
     def run(**values: Any) -> None:
+        if has_word:
+            context = values["ctx"] if own_context else values.pop("ctx")
+            values["model"] = one_model(context, values.pop(_WORD), values["model"])
         made = {
             name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
             for name, kind in groups.items()

@@ -11,9 +11,10 @@ import typer
 
 from edgedec.cli._service import listening, log_format_named, note_line, request_log, socket_of_systemd
 from edgedec.cli.console import read_text
+from edgedec.cli.conversation_options import TemplateOptions
 from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_model
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
-from edgedec.errors import BundleError, ToolError, UsageError
+from edgedec.errors import ToolError, UsageError
 from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
@@ -39,31 +40,6 @@ def _keys(key: str | None, file: Path | None) -> tuple[str, ...]:
         if not keys:
             raise UsageError(f"--api-key-file {file}: the file has no key; write one on each line")
     return tuple(keys)
-
-
-def _chat_template(text: str | None, file: Path | None) -> str | None:
-    """Return the chat template of both options; None without them.
-
-    Raises:
-        UsageError: both are given, a name is unknown, or the template does not parse.
-    """
-    from edgedec.runtime.text.chat_template import check_template
-    from edgedec.runtime.text.named_templates import named_template
-
-    if text is not None and file is not None:
-        raise UsageError("--chat-template and --chat-template-file are two sources of one template; give one of them")
-    if file is not None:
-        flag, source = f"--chat-template-file {file}", read_text(file, "--chat-template-file")
-    elif text is not None:
-        flag, source = "--chat-template", text
-    else:
-        return None
-    try:
-        source = source if file is not None else named_template(source)
-        check_template(source)
-    except (BundleError, UsageError) as error:
-        raise UsageError(f"{flag}: {error}") from None
-    return source
 
 
 def _address(host: str, port: int) -> str:
@@ -97,6 +73,7 @@ def serve(
     ctx: typer.Context,
     run: RunOptions,
     sampling: SamplingOptions,
+    templates: TemplateOptions,
     host: Annotated[
         str,
         option(
@@ -134,7 +111,7 @@ def serve(
         ),
     ] = None,
     alias: Annotated[
-        str | None, option("--alias", metavar="NAME", help="Name of the model in answers; default: the bundle's.")
+        str | None, option("-a", "--alias", metavar="NAME", help="Name of the model in answers; default: the bundle's.")
     ] = None,
     parallel: Annotated[
         int,
@@ -168,22 +145,10 @@ def serve(
             help="Keep rows of ended texts in files of this size, for prompts that begin alike. They tell the texts.",
         ),
     ] = None,
-    chat_template: Annotated[
-        str | None,
-        option(
-            "--chat-template",
-            metavar="NAME|JINJA",
-            help="Chat template in place of the model's own: chatml, llama3, command-r, or the template itself.",
-        ),
-    ] = None,
-    chat_template_file: Annotated[
-        Path | None,
-        option("--chat-template-file", metavar="FILE", help="File with a chat template in place of the model's own."),
-    ] = None,
     sanitize_control_tokens: SanitizeControlTokens = True,
     no_slots: Annotated[bool, option("--no-slots", help="Do not answer /slots.")] = False,
     no_metrics: Annotated[bool, option("--no-metrics", help="Do not answer /metrics.")] = False,
-    no_ui: Annotated[bool, option("--no-ui", help="Do not serve the page for chats.")] = False,
+    no_ui: Annotated[bool, option("--no-ui", "--no-webui", help="Do not serve the page for chats.")] = False,
     web: Annotated[
         Path | None,
         option(
@@ -238,7 +203,7 @@ def serve(
         from edgedec.runtime.server.web import check_site
 
         check_site(web)
-    template = _chat_template(chat_template, chat_template_file)
+    template = templates.template()
     spec = run.spec()
     with (
         listening(passed, settings.addresses, port) as sockets,

@@ -110,7 +110,7 @@ def test_without_the_generator_there_is_no_estimate(edgedec: Edgedec, monkeypatc
         ("boards show kv261", 2, "edgedec: no board 'kv261'; there are arty-z7-20, kv260, "),
         ("boards show ./kv261.toml", 2, "edgedec: board file kv261.toml: there is no such file"),
         ("boards show", 2, "Missing argument 'BOARD'"),
-        ("boards shwo", 2, "No such command 'shwo'"),
+        ("boards shwo", 2, "edgedec boards has no command 'shwo'; did you mean 'show'?"),
     ],
 )
 def test_mistakes_have_a_code_and_a_message(edgedec: Edgedec, words: str, code: int, message: str) -> None:

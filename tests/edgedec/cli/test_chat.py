@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
-import pty
 import re
-import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +18,8 @@ from edgedec.runtime.protocols import I32
 from edgedec.runtime.session import Session
 from tests.edgedec.cli.conftest import Edgedec, in_green
 from tests.edgedec.cli.support.make_known_model import ENDLESS
+from tests.edgedec.cli.support.pseudo_terminal import PseudoTerminal as Terminal
 from tests.support.gpu_here import need_gpu
-
-PATIENCE_S = 30.0
 
 Ask = Callable[..., tuple[int, list[str], str]]
 
@@ -64,7 +59,8 @@ def test_system_message_outlives_reset(ask: Ask) -> None:
 def test_commands_begin_with_a_slash(ask: Ask) -> None:
     code, lines, stderr = ask("/help", "/nonsense", "/exit", "how?")
     assert code == 0
-    assert [line.split()[0] for line in lines[:4]] == ["/reset", "/stats", "/help", "/exit"]
+    listed = ["/reset", "/regen", "/system", "/system", "/save", "/load", "/stats", "/help", "/exit"]
+    assert [line.split()[0] for line in lines[:9]] == listed
     assert "there is no command /nonsense; /help lists them" in stderr
     assert "Hi!" not in lines, "what comes after /exit is not read"
 
@@ -226,60 +222,6 @@ def test_without_a_template_the_lines_are_one_text(edgedec: Edgedec, mute_bundle
     )
     tokens = len("Be kind\nhow\n\n\n\n\nand\n") + 1
     assert f"prompt: {tokens} tokens" in outcome.stdout
-
-
-class Terminal:
-    """Run a command on a pseudo-terminal, where Ctrl-C is a key."""
-
-    def __init__(self, *args: str) -> None:
-        self.process, self._master = pty.fork()
-        if self.process == 0:
-            os.execvpe(sys.executable, [sys.executable, *args], os.environ | {"TERM": "dumb", "PYTHONUTF8": "1"})
-        self._seen = b""
-
-    def type(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def expect(self, text: str) -> None:
-        """Read until ``text`` appears, and drop the output up to its end."""
-        end = time.monotonic() + PATIENCE_S
-        while text.encode() not in self._seen:
-            ready, _, _ = select.select([self._master], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"{text!r} did not come, but: {self._seen[-500:]!r}"
-            self._seen += self._read()
-        self._seen = self._seen.partition(text.encode())[2]
-
-    def settle(self) -> None:
-        """Wait until the command sleeps, that is, waits for a key.
-
-        CPython sees a signal that comes between the echo and its next select() only with the next key: no person is so fast.
-        """
-        stat, end, asleep = Path(f"/proc/{self.process}/stat"), time.monotonic() + PATIENCE_S, 0
-        while asleep < 10 and time.monotonic() < end:
-            time.sleep(0.03)
-            state = stat.read_text().rpartition(")")[2].split()[0] if stat.exists() else "S"
-            asleep = asleep + 1 if state == "S" else 0
-
-    def _read(self) -> bytes:
-        try:
-            return os.read(self._master, 4096)
-        except OSError:  # Linux reports so that the other side is closed
-            pytest.fail(f"the command ended; last seen: {self._seen[-500:]!r}")
-
-    def exit_code(self) -> int:
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            process, status = os.waitpid(self.process, os.WNOHANG)
-            if process:
-                self.process = 0
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.02)
-        pytest.fail("the command did not end")
-
-    def close(self) -> None:
-        os.close(self._master)  # the terminal hangs up
-        if self.process:
-            os.waitpid(self.process, 0)
 
 
 @pytest.fixture

@@ -90,8 +90,8 @@ def test_mistakes_name_file_and_key(edgedec: Edgedec, user_file: Path, text: str
 def test_an_unknown_key_lists_the_known_ones(edgedec: Edgedec, project_file: Path) -> None:
     project_file.write_text("[plan]\nx = 1\n")
     names = (
-        "advise-draft, board, configuration, ctx-size, decoder, device, draft, draft-max, json, kv-bits, "
-        "kv-policy, memory, memory-budget, model"
+        "advise-draft, board, cache-type-k, cache-type-v, configuration, ctx-size, decoder, device, draft, draft-max, json, "
+        "kv-bits, kv-policy, memory, memory-budget, model"
     )
     more = (
         "model-draft, plot, spec-tree, spec-type, switch-entropy, switch-window, text, tree-nodes, value-rows, verifier"

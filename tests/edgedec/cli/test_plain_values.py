@@ -100,7 +100,6 @@ def command(*, cls: Any) -> typer.Typer:
         "--name x --word a --word b --number 1 --number 2",
         "--name x --number one",
         "--name x --file a/b --flag --no-switch -vv",
-        "--name x --unknown",
         "--help",
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.bundle import Bundle
-from edgedec.cli.options import accelerator_options
+from edgedec.cli._accelerator import accelerator_options
 from edgedec.device import open_device
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.runtime.accelerator.model import chosen_config
