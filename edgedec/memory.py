@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,6 +33,7 @@ __all__ = [
     "MemoryUse",
     "Plan",
     "charged_bytes",
+    "check_budget_bytes",
     "format_bytes",
     "largest_context",
     "mapped_bytes",
@@ -42,6 +45,19 @@ __all__ = [
 _UNITS = {"": 1, "B": 1, **{f"{p}{s}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for s in ("", "iB", "I")}}
 _UNITS |= {f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def check_budget_bytes(budget_bytes: int | None) -> None:
+    """Check a budget that a caller from Python gives.
+
+    Raises:
+        UsageError: it is no whole number of bytes, such as a text with a unit.
+    """
+    if budget_bytes is not None and (isinstance(budget_bytes, bool) or not isinstance(budget_bytes, Integral)):
+        raise UsageError(
+            f"budget_bytes must be a whole number of bytes, such as 32 * 2**20, not {reprlib.repr(budget_bytes)}; "
+            'edgedec.memory.parse_bytes("32MiB") reads a text'
+        )
 
 
 def parse_bytes(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The cache folder of edgedec."""
+"""The folders of a user: the cache, and the configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 from edgedec.errors import EdgedecError
 
-__all__ = ["cache_folder", "clear_cached"]
+__all__ = ["cache_folder", "clear_cached", "config_folder", "ignored_folders"]
+
+_FOLDERS = {"XDG_CACHE_HOME": "~/.cache", "XDG_CONFIG_HOME": "~/.config"}  # variable -> folder without it
 
 
 def cache_folder() -> Path:
@@ -20,8 +22,7 @@ def cache_folder() -> Path:
     Raises:
         EdgedecError: neither folder can be used.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    folder = base / "edgedec"
+    folder = _base("XDG_CACHE_HOME") / "edgedec"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
@@ -40,6 +41,31 @@ def cache_folder() -> Path:
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or not stat.S_ISDIR(status.st_mode):
         raise EdgedecError(f"{fallback} is not this user's alone; set XDG_CACHE_HOME to a folder that is")
     return fallback
+
+
+def config_folder() -> Path:
+    """Return the folder of the user's configuration, which need not exist: ``$XDG_CONFIG_HOME/edgedec`` or
+    ``~/.config/edgedec``.
+    """
+    return _base("XDG_CONFIG_HOME") / "edgedec"
+
+
+def ignored_folders() -> list[str]:
+    """Return a sentence for each variable of a folder that is ignored, because its path is relative."""
+    return [
+        f"{name}={os.environ[name]!r} is ignored, because it is not an absolute path; {default} counts"
+        for name, default in _FOLDERS.items()
+        if os.environ.get(name) and not os.path.isabs(os.environ[name])
+    ]
+
+
+def _base(name: str) -> Path:
+    """Return the folder that a variable names, or its default. A relative path means nothing there.
+
+    Source: XDG Base Directory Specification, "All paths set in these environment variables must be absolute".
+    """
+    value = os.environ.get(name, "")
+    return Path(value) if os.path.isabs(value) else Path(_FOLDERS[name]).expanduser()
 
 
 def clear_cached(path: Path, owned_file: str) -> None:

@@ -20,7 +20,15 @@ from edgedec.embedded import bundle_folder
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.kv_policy import KV_POLICY
-from edgedec.memory import WEIGHT_ITEMS, MemoryMeter, Plan, charged_bytes, format_bytes, phases
+from edgedec.memory import (
+    WEIGHT_ITEMS,
+    MemoryMeter,
+    Plan,
+    charged_bytes,
+    check_budget_bytes,
+    format_bytes,
+    phases,
+)
 from edgedec.runtime.kv_precision import automatic_bits
 from edgedec.runtime.model_graph import is_recurrent
 from edgedec.runtime.planner import MOST_ROWS, PASS_ROWS, Planner, RunChoice, run_choices
@@ -123,6 +131,7 @@ def make_plan(
         UnsupportedError: ``budget_bytes`` is given for a GPU, or several sequences for an accelerator.
         BundleError: the draft model's bundle cannot be opened, or the disk cannot be measured.
     """
+    check_budget_bytes(budget_bytes)
     check_policy_name(kv_policy)
     if kv_policy == AUTO:
         plan_of = partial(

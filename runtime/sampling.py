@@ -6,6 +6,7 @@ Its probabilities are the same bits on every processor (``portable_math``), beca
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -15,7 +16,7 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.runtime import portable_math
 from edgedec.runtime.protocols import F32, I32, Sparse
 
-__all__ = ["Sampler", "SamplingConfig"]
+__all__ = ["Sampler", "SamplingConfig", "checked_sampling"]
 
 
 # Options that do not change which token is likeliest.
@@ -95,6 +96,21 @@ class SamplingConfig:
         if self.temperature:
             return True
         return any(getattr(self, item.name) != item.default for item in fields(self) if item.name not in _ORDER_KEPT)
+
+
+def checked_sampling(sampling: SamplingConfig | None) -> SamplingConfig:
+    """Return the sampling options of a call; None gives the defaults.
+
+    Raises:
+        UsageError: it is something else, such as a dict.
+    """
+    if sampling is None:
+        return SamplingConfig()
+    if not isinstance(sampling, SamplingConfig):
+        raise UsageError(
+            f"sampling must be a SamplingConfig, such as SamplingConfig(temperature=0, seed=1), not {reprlib.repr(sampling)}"
+        )
+    return sampling
 
 
 class Sampler:

@@ -34,7 +34,7 @@ from edgedec.runtime.planning import RunPlan, make_plan, with_libraries
 from edgedec.runtime.protocols import I32, AcceleratorTarget, ClosableTarget, SelectingTarget, StreamingTarget
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling import SamplingConfig, checked_sampling
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.targets import driver_bytes, open_target, target_module
@@ -445,6 +445,9 @@ class Session:
         """
         if self._closed:
             raise UsageError("the session is closed, and its model is no longer loaded; open another session")
+        if isinstance(stop, str):
+            raise UsageError(f"stop must be a list of texts, such as [{stop!r}], not a text")
+        config = checked_sampling(sampling)
         if isinstance(prompt, str):
             prompt = self.encode(prompt)
         account = Account(lambda: self._counters, self._stream, lambda: self._key_counts)
@@ -459,7 +462,7 @@ class Session:
 
         request = self._requests.build(
             prompt,
-            sampling or SamplingConfig(),
+            config,
             sample=sample,
             dropped=dropped,
             logprobs=logprobs,

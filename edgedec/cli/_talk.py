@@ -12,8 +12,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from edgedec.cli._message_input import MessageInput
-from edgedec.cli.console import counted, note, progress
-from edgedec.cli.generate import figures, text_writer, write
+from edgedec.cli.console import counted, note, progress, write
+from edgedec.cli.generate import figures, text_writer
 from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.spelling import did_you_mean
 
@@ -100,7 +100,6 @@ class Talk:
     def __init__(self, conversation: Conversation, writing: TextOptions, sampling: SamplingConfig) -> None:
         self.conversation, self.session = conversation, conversation.session
         self.options, self.sampling = writing, sampling
-        self._write = text_writer(show_draft=writing.show_draft)
         self.interrupts = _Interrupts()
         self.failures: list[EdgedecError] = []
         self.answers = 0
@@ -125,8 +124,9 @@ class Talk:
         if dropped:
             self._warned = False
             self._note_dropped(dropped)
-        try:
-            with progress("reading the prompt", once=True) as report:
+        writer = text_writer(show_draft=self.options.show_draft)
+        with progress("reading the prompt", once=True) as report, writer as put:
+            try:
                 answer = self.session.generate(
                     ids,
                     n_predict=self.options.n_predict,
@@ -134,14 +134,14 @@ class Talk:
                     stop=self.options.stop,
                     ignore_eos=self.options.ignore_eos,
                     dropped=self.conversation.dropped_tokens,
-                    on_text=self._write,
+                    on_text=put,
                     interrupted=lambda: self.interrupts.flag,
                     progress=report,
                 )
-        except DeviceError:
-            write("\n")  # the error message and the next answer begin on a new line
-            raise
-        write("\n")
+            except DeviceError:
+                write("\n")  # the error message and the next answer begin on a new line
+                raise
+            write("\n")
         self.last = answer
         if answer.stop_reason == "interrupted" and not answer.text:
             stays = "the answer before stays" if again else "the message is not part of the conversation"

@@ -6,7 +6,6 @@ precedence over both files, which click implements.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import typer
 from edgedec.cli._origins import FILES
 from edgedec.cli._values import plain_message
 from edgedec.errors import UsageError
+from edgedec.paths import config_folder
 from edgedec.spelling import did_you_mean
 
 __all__ = ["config_files", "load_defaults"]
@@ -25,9 +25,7 @@ PROJECT_FILE = "edgedec.toml"
 
 def config_files() -> tuple[Path, Path]:
     """Return (user file, project file in the working folder). The latter has precedence, and neither need exist."""
-    base = os.environ.get("XDG_CONFIG_HOME")
-    folder = Path(base) if base else Path("~/.config").expanduser()
-    return folder / "edgedec" / "config.toml", Path(PROJECT_FILE)
+    return config_folder() / "config.toml", Path(PROJECT_FILE)
 
 
 def load_defaults(ctx: typer.Context, commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

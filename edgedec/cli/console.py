@@ -7,10 +7,10 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from edgedec.errors import UsageError
 from edgedec.file_kinds import identify
@@ -18,7 +18,18 @@ from edgedec.missing import spelling_of_path
 from edgedec.progress import LINE_INTERVAL_S, Progress, ProgressLines, remaining
 from edgedec.rate_limit import RateLimitedLog
 
-__all__ = ["counted", "has_colours", "log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
+__all__ = [
+    "counted",
+    "has_colours",
+    "log_to_stderr",
+    "note",
+    "print_json",
+    "print_table",
+    "progress",
+    "read_text",
+    "text_output",
+    "write",
+]
 
 
 _LOG = logging.getLogger(__name__)
@@ -28,7 +39,62 @@ _PATIENCE_S = 1.0  # seconds before a progress bar appears
 def log_to_stderr(verbosity: int) -> None:
     """Log to stderr. Verbosity 0 logs warnings, 1 logs steps, and 2 logs everything."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
-    logging.basicConfig(stream=sys.stderr, level=level, format="%(name)s: %(message)s", force=True)
+    logging.basicConfig(handlers=[_LogHandler(sys.stderr)], level=level, format="%(name)s: %(message)s", force=True)
+
+
+class _LogHandler(logging.StreamHandler[TextIO]):
+    """Write log lines to stderr, but none into a text that is being written on the same terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._held: list[logging.LogRecord] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._held is None:
+            super().emit(record)
+        else:
+            self._held.append(record)
+
+    def hold_back(self) -> None:
+        with self.lock or nullcontext():
+            if self._held is None:
+                self._held = []
+
+    def let_through(self) -> None:
+        with self.lock or nullcontext():
+            held, self._held = self._held, None
+            for record in held or ():
+                super().emit(record)
+
+
+def _log_handlers() -> list[_LogHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _LogHandler)]
+
+
+def write(text: str) -> None:
+    """Write text to stdout, and flush it."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+@contextmanager
+def text_output() -> Iterator[Callable[[str], None]]:
+    """Yield a function that writes pieces of a text to stdout at once. The body ends the text with a newline.
+
+    If stdout and stderr are terminals, log lines are held back from the first piece until the body ends.
+    """
+    handlers = _log_handlers() if sys.stdout.isatty() and sys.stderr.isatty() else []
+
+    def put(piece: str) -> None:
+        for handler in handlers:
+            handler.hold_back()
+        write(piece)
+
+    try:
+        yield put
+    finally:
+        for handler in handlers:
+            handler.let_through()
 
 
 def note(text: str) -> None:

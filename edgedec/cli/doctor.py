@@ -204,7 +204,7 @@ def _memory_meter() -> MachineCheck:
 
 
 def _cache() -> MachineCheck:
-    from edgedec.paths import cache_folder
+    from edgedec.paths import cache_folder, ignored_folders
 
     try:
         folder = cache_folder()
@@ -215,7 +215,7 @@ def _cache() -> MachineCheck:
         detail = f"{error.filename} cannot be written ({error.strerror})"
         fix = "set XDG_CACHE_HOME to a folder that can be written"
         return MachineCheck(name="cache folder", status="missing", detail=detail, fix=fix)
-    return MachineCheck(name="cache folder", status="ok", detail=str(folder))
+    return MachineCheck(name="cache folder", status="ok", detail="; ".join([str(folder), *ignored_folders()]))
 
 
 def _demo() -> MachineCheck:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
-from edgedec.cli.console import counted, has_colours, note, print_json, progress, read_text
+from edgedec.cli.console import counted, has_colours, note, print_json, progress, read_text, text_output, write
 from edgedec.cli.conversation_options import ConversationOptions
 from edgedec.cli.options import Json, SanitizeUnlessPlain, Verbose, option
 from edgedec.cli.run_options import RunOptions, TextOptions, command_line
@@ -28,26 +27,23 @@ if TYPE_CHECKING:
     from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
 
-__all__ = ["ctrl_c", "figures", "generate", "note_narrowed", "text_writer", "write"]
+__all__ = ["ctrl_c", "figures", "generate", "note_narrowed", "text_writer"]
 
 
-def write(text: str) -> None:
-    """Write text to stdout, and flush it."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def text_writer(*, show_draft: bool) -> Callable[[Piece], None]:
-    """Return a function that writes text at once; with ``show_draft`` and colours, text of accepted guesses is green.
+@contextmanager
+def text_writer(*, show_draft: bool) -> Iterator[Callable[[Piece], None]]:
+    """Yield a function that writes text at once; with ``show_draft`` and colours, text of accepted guesses is green.
 
     Text of several tokens, such as a character of several bytes, has the colour of the last token.
     """
-    if not (show_draft and has_colours()):
-        return write
-    from rich.style import Style
+    with text_output() as put:
+        if not (show_draft and has_colours()):
+            yield put
+            return
+        from rich.style import Style
 
-    green = Style(color="green")
-    return lambda piece: write(green.render(piece) if piece.guessed else piece)
+        green = Style(color="green")
+        yield lambda piece: put(green.render(piece) if piece.guessed else piece)
 
 
 def _speculation(timings: Timings) -> str:
@@ -258,11 +254,9 @@ def generate(
         for sample in range(samples):
             if samples > 1 and not json:
                 write(f"--- sample {sample + 1} of {samples} ---\n")
-            if echo and not json:
-                write(text)
-            answers.append(_answer(session, ids, writing, sampling, sample, interrupted, rules, json=json))
+            shown = None if json else text if echo else ""
+            answers.append(_answer(session, ids, writing, sampling, sample, interrupted, rules, shown=shown))
             if not json:
-                write("\n")
                 note(figures(answers[-1]))
             if answers[-1].stop_reason == "interrupted":
                 break
@@ -282,11 +276,18 @@ def _answer(
     interrupted: Callable[[], bool],
     grammar: Grammar | None,
     *,
-    json: bool,
+    shown: str | None,
 ) -> Answer:
-    """Write one text, and show it or, with ``json``, how far it is."""
-    # The text itself shows the progress; with --json, nothing is printed before the end.
-    with progress("generating") if json else progress("reading the prompt", once=True) as report:
+    """Write one text. It appears after the text ``shown``, or not at all if that is None, but its progress does."""
+    from edgedec.runtime.answer import Piece
+
+    json = shown is None
+    with ExitStack() as stack:
+        # The text itself shows the progress; with --json, nothing is printed before the end.
+        report = stack.enter_context(progress("generating") if json else progress("reading the prompt", once=True))
+        put = None if json else stack.enter_context(text_writer(show_draft=writing.show_draft))
+        if put is not None and shown:
+            put(Piece(shown, guessed=False))
 
         def reading(label: str, done: int, total: int) -> None:
             report(label, done, total)
@@ -294,7 +295,7 @@ def _answer(
                 report("writing", 0, 1)
 
         try:
-            return session.generate(
+            answer = session.generate(
                 ids,
                 n_predict=writing.n_predict,
                 sampling=sampling,
@@ -302,7 +303,7 @@ def _answer(
                 ignore_eos=writing.ignore_eos,
                 grammar=grammar,
                 sample=sample,
-                on_text=None if json else text_writer(show_draft=writing.show_draft),
+                on_text=put,
                 interrupted=interrupted,
                 progress=reading,
             )
@@ -310,6 +311,9 @@ def _answer(
             if not json:
                 write("\n")  # the error message begins on a new line
             raise
+        if not json:
+            write("\n")
+    return answer
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:

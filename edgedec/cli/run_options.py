@@ -299,6 +299,7 @@ class SamplingOptions:
         """
         from edgedec.runtime.sampling import SamplingConfig
 
+        bias = logit_bias(self.logit_bias)
         try:
             return SamplingConfig(
                 temperature=self.temp,
@@ -308,7 +309,7 @@ class SamplingOptions:
                 repeat_penalty=self.repeat_penalty,
                 presence_penalty=self.presence_penalty,
                 frequency_penalty=self.frequency_penalty,
-                logit_bias=logit_bias(self.logit_bias),
+                logit_bias=bias,
                 repeat_last_n=self.repeat_last_n,
                 seed=self.seed,
             )

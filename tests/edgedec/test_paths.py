@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import EdgedecError
-from edgedec.paths import cache_folder
+from edgedec.paths import cache_folder, config_folder, ignored_folders
 
 
 @pytest.fixture
@@ -46,3 +46,25 @@ def test_a_link_is_refused(unusable: Path, tmp_path: Path) -> None:
     unusable.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(EdgedecError, match="set XDG_CACHE_HOME"):
         cache_folder()
+
+
+@pytest.mark.parametrize("value", ["foo", "./foo", "../foo", "~/foo"])
+def test_a_relative_path_is_ignored_and_named(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", value)
+    monkeypatch.setenv("XDG_CONFIG_HOME", value)
+    assert cache_folder() == tmp_path / "home" / ".cache" / "edgedec"
+    assert config_folder() == tmp_path / "home" / ".config" / "edgedec"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["home"], "nothing is made in the working folder"
+    assert ignored_folders() == [
+        f"XDG_CACHE_HOME={value!r} is ignored, because it is not an absolute path; ~/.cache counts",
+        f"XDG_CONFIG_HOME={value!r} is ignored, because it is not an absolute path; ~/.config counts",
+    ]
+
+
+def test_absolute_and_empty_paths_are_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert ignored_folders() == []
+    assert config_folder() == tmp_path / "edgedec"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from edgedec import demo
+from edgedec.api import plan_run
 from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.memory import charged_bytes
@@ -448,3 +449,27 @@ def test_everything_is_closed_even_if_some_of_it_fails(path: Path, monkeypatch: 
         session.close()
     meter.close()
     assert closed == ["state", "power", "device", "meter"]
+
+
+@pytest.mark.parametrize("budget", ["32MiB", 32.5, True, [1]])
+def test_a_budget_that_is_no_number_of_bytes_is_refused_by_name(path: Path, budget: object) -> None:
+    message = r"^budget_bytes must be a whole number of bytes, such as 32 \* 2\*\*20, not "
+    with pytest.raises(UsageError, match=message):
+        Session.open(path, budget_bytes=budget)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=message):
+        plan_run(path, budget_bytes=budget)  # type: ignore[arg-type]
+
+
+def test_a_budget_may_be_an_integer_of_numpy(path: Path) -> None:
+    assert plan_run(path, budget_bytes=np.int64(1 << 30)).fits  # type: ignore[arg-type]
+
+
+def test_sampling_and_stops_of_another_type_are_refused_by_name(path: Path) -> None:
+    with Session.open(path) as session:
+        with pytest.raises(
+            UsageError, match=r"^sampling must be a SamplingConfig, such as .*, not {'temperature': 0}$"
+        ):
+            session.generate(PROMPT, n_predict=1, sampling={"temperature": 0})  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=r"^stop must be a list of texts, such as \['end'\], not a text$"):
+            session.generate(PROMPT, n_predict=1, stop="end")
+        assert session.generate(PROMPT, n_predict=1, sampling=GREEDY).tokens

@@ -52,6 +52,7 @@ async function begin() {
     ...Object.entries(plan.items).map(([name, bytes]) => row(`of it, ${name}`, mebibytes(bytes))),
     row("Context", `${site.positions} tokens`),
   );
+  $("facts").hidden = false; // it stays below the talk
   show("plan", "");
   const adapter = await findAdapter(navigator, isSecureContext);
   $("figures").append(

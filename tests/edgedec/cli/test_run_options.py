@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, get_type_hints
 
 import pytest
@@ -14,6 +15,7 @@ from edgedec.cli.options import option
 from edgedec.cli.plan import plan
 from edgedec.cli.run_options import PlanOptions, RunOptions, TextOptions, command_line
 from edgedec.errors import UsageError
+from tests.edgedec.cli.conftest import Edgedec
 
 COMMANDS = {"plan": plan, "generate": generate, "chat": chat}
 
@@ -63,3 +65,15 @@ def test_a_command_has_an_option_for_each_field(command: str, groups: tuple[type
 def test_a_value_out_of_range_names_its_option(field: str, value: float, flag: str) -> None:
     with pytest.raises(UsageError, match=f"^{flag}"):
         TextOptions(**{field: value}).sampling()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("x", "edgedec: --logit-bias must be a token id, a sign and a number, such as 15043-1.5, not 'x'"),
+        ("3+inf", "edgedec: --logit-bias must pair a token id >= 0 with a finite number or -inf, not 3 with inf"),
+    ],
+)
+def test_a_message_names_the_option_as_it_is_spelled(edgedec: Edgedec, bundle: Path, value: str, message: str) -> None:
+    outcome = edgedec("generate", bundle, "-p", "how?", "-l", value)
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (2, "", f"{message}\n")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from edgedec.cli.console import log_to_stderr, text_output
 from edgedec.runtime.kernels import CODE_PATHS, KERNEL_NAMES, PORTABLE, load
 from tests.edgedec.cli.conftest import Edgedec
+from tests.edgedec.cli.support.pseudo_terminal import PseudoTerminal
 
 KERNELS = load()
 USABLE = [] if KERNELS is None else [path for path in CODE_PATHS if KERNELS.usable(path)]
@@ -67,3 +71,68 @@ def test_generate_reports_its_choices(bundle: Path) -> None:
 def test_without_the_flag_nothing_is_logged(edgedec: Edgedec, bundle: Path) -> None:
     outcome = edgedec("generate", "-m", bundle, "-p", "o", "-n", "40", "--temp", "0", "--spec-type", "auto", "--json")
     assert (outcome.code, outcome.stderr) == (0, "")
+
+
+LOUD = """
+import logging
+from edgedec.cli import app
+from edgedec.runtime.text.stream import TextStream
+
+feed = TextStream.feed
+
+def loud(stream, token):
+    logging.getLogger("edgedec.test").debug("a token comes")
+    return feed(stream, token)
+
+TextStream.feed = loud
+app.main()
+"""
+
+
+@pytest.mark.parametrize("command", [("generate", "--echo", "-p", "how"), ("chat", "-st", "-p", "o")])
+def test_log_lines_are_never_inside_a_text_on_a_terminal(bundle: Path, command: tuple[str, ...]) -> None:
+    terminal = PseudoTerminal("-c", LOUD, command[0], str(bundle), "--temp", "0", "-n", "12", "-vv", *command[1:])
+    try:
+        seen = terminal.rest()
+    finally:
+        terminal.close()
+    whole = {"generate": "how", "chat": "é€😀 o"}[command[0]]
+    lines = seen.splitlines()
+    assert any(line.startswith(whole) and "edgedec." not in line for line in lines), seen
+    assert lines.count("edgedec.test: a token comes") >= 3
+
+
+def test_log_lines_wait_for_the_end_of_a_text_only_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log lines keep their order, and those before the first piece do not wait."""
+
+    def written(*, terminal: bool, work: Callable[[Callable[[str], None]], None]) -> str:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+        log_to_stderr(2)
+        with text_output() as put:
+            log.debug("before")
+            work(put)
+            before_end = capsys.readouterr().err
+        return before_end + "|" + capsys.readouterr().err
+
+    log = logging.getLogger("log")
+
+    def work(put: Callable[[str], None]) -> None:
+        put("a")
+        log.debug("one")
+        put("b")
+        log.warning("two")
+
+    assert written(terminal=True, work=work) == "log: before\n|log: one\nlog: two\n"
+    assert written(terminal=False, work=work) == "log: before\nlog: one\nlog: two\n|"
+
+    def failing(put: Callable[[str], None]) -> None:
+        put("a")
+        log.debug("one")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        written(terminal=True, work=failing)
+    assert capsys.readouterr().err == "log: before\nlog: one\n"

@@ -52,6 +52,17 @@ class PseudoTerminal:
         except OSError:  # Linux reports so that the other side is closed
             pytest.fail(f"the command ended; last seen: {self._seen[-500:]!r}")
 
+    def rest(self) -> str:
+        """Return all output until the command ends."""
+        while True:
+            try:
+                read = os.read(self._master, 4096)
+            except OSError:
+                read = b""
+            if not read:
+                return self._seen.decode()
+            self._seen += read
+
     def exit_code(self) -> int:
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
