@@ -6,6 +6,7 @@ letter. Here each word in the place of an option is looked up as a whole first.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,16 @@ _HELP = {"-h": False, "--help": False}
 
 
 class SpelledGroup(TyperGroup):
-    """A group of commands that suggests a command for an unknown one."""
+    """A group of commands that suggests a command for an unknown one, and whose help has their whole summaries."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         check_options(ctx.command_path, self.params, args, group=True)
         return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        shown = [(name, self.commands[name]) for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(sys.maxsize)) for name, command in shown])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
