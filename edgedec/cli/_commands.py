@@ -31,6 +31,8 @@ COMMANDS = {
     "simulate": "simulate:simulate",
     "build-bitstream": "build_bitstream:build_bitstream",
     "deploy": "deploy:deploy",
+    "list": "bundles:list_bundles",
+    "remove": "bundles:remove",
     "doctor": "doctor:doctor",
     "completion": "completion:completion",
     "boards": "boards:boards",

@@ -71,6 +71,7 @@ def words() -> dict[str, tuple[str, ...]]:
         "--shape": ("bitnet-0.73b", "bitnet-2b4t", "demo"),
         "--bench": ("all", *names("edgedec.sim.verify.suites")),
         "completion SHELL": SHELLS,
+        "remove NAME...": EMBEDDED,
     }
 
 

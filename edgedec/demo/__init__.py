@@ -21,7 +21,7 @@ from edgedec.paths import cache_folder, clear_cached
 from edgedec.progress import Progress, silent
 from edgedec.spelling import did_you_mean
 
-__all__ = ["CHOICES", "DRAFT", "DRAFTS", "HELD_OUT", "HYBRID", "NAMES", "TARGET", "bundle_path"]
+__all__ = ["CHOICES", "DRAFT", "DRAFTS", "HELD_OUT", "HYBRID", "NAMES", "TARGET", "bundle_path", "kept_path"]
 
 _HERE = Path(__file__).parent
 TARGET = _HERE / "target"  # one ternary plane, in the BitNet layout of Hugging Face
@@ -70,13 +70,22 @@ def bundle_path(name: str = "demo", *, progress: Progress = silent) -> Path:
     """
     if name not in NAMES:
         raise UsageError(f"there is no embedded model {name!r}; known: {', '.join(NAMES)}{did_you_mean(name, NAMES)}")
-    path = cache_folder() / f"{name}-{_digest()}.edgedec"
+    path = kept_path(name)
     try:
         Bundle.open(path)
     except (BundleError, UsageError):  # damaged, or not made yet
         clear_cached(path, MANIFEST)
         _quantize(*NAMES[name], path, progress)
     return path
+
+
+def kept_path(name: str) -> Path:
+    """Return the place of an embedded model's bundle in the cache, which may not hold it yet.
+
+    Raises:
+        EdgedecError: there is no cache folder.
+    """
+    return cache_folder() / f"{name}-{_digest()}.edgedec"
 
 
 def _quantize(source: Path, method: str, path: Path, progress: Progress) -> None:

@@ -24,7 +24,21 @@ from tests.edgedec.cli.conftest import Edgedec
 
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
 BUNDLE = "BUNDLE"
-NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "simulate", "doctor", "boards"}
+NAMES = {
+    "quantize",
+    "distil",
+    "inspect",
+    "plan",
+    "generate",
+    "chat",
+    "bench",
+    "eval",
+    "simulate",
+    "doctor",
+    "list",
+    "remove",
+    "boards",
+}
 NAMES |= {"deploy", "export", "build-bitstream", "completion", "serve", "batch", "calibrate-kv"}
 
 
@@ -404,7 +418,7 @@ def test_ctrl_c_is_130(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.Monke
     def interrupt(text: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("edgedec.cli.generate.write", interrupt)
+    monkeypatch.setattr("edgedec.cli.console.write", interrupt)
     outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0")
     assert (outcome.code, outcome.stdout) == (130, "")
 
@@ -424,7 +438,7 @@ def test_other_signals_end_a_command_as_well(
             signal.raise_signal(signal.SIGTERM)
             closed.append(text)
 
-    monkeypatch.setattr("edgedec.cli.generate.write", interrupt)
+    monkeypatch.setattr("edgedec.cli.console.write", interrupt)
     before = {name: signal.signal(name, signal.SIG_DFL) for name in (signal.SIGTERM, signal.SIGHUP)}
     try:
         outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0")
@@ -469,7 +483,7 @@ def test_a_second_signal_while_python_ends_changes_nothing(signals: str, code: i
 def test_a_signal_that_nohup_ignores_stays_ignored(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgedec.cli.generate.write", lambda text: signal.raise_signal(signal.SIGHUP))
+    monkeypatch.setattr("edgedec.cli.console.write", lambda text: signal.raise_signal(signal.SIGHUP))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0", "-n", "3").code == 0
