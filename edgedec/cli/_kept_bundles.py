@@ -127,7 +127,7 @@ def _bundle_folders(folder: Path, depth: int) -> Iterator[Path]:
         return
     for path in inside:
         if path.name.startswith("."):
-            continue  # what a process is writing
+            continue  # a process is writing it
         if (path / MANIFEST).is_file():
             yield path
         elif depth > 1:

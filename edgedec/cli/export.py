@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edgedec.cli.console import print_json, print_table, progress
+from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import UsageError
 from edgedec.install_hint import check_installed
@@ -33,6 +33,14 @@ def export(
     kv_bits: Annotated[
         int | None, option("--kv-bits", metavar="N", help="With web: bits of keys and values: 16 (default), 8 or 32.")
     ] = None,
+    type: Annotated[
+        str,
+        option(
+            "--type",
+            metavar="NAME",
+            help="With gguf: type of the matrices: auto, or f16, which rounds them to float16 for readers that know little.",
+        ),
+    ] = "auto",
     trits: Annotated[
         str,
         option("--trits", metavar="TYPE", help="With gguf: type of ternary matrices: auto, TQ2_0, Q2_0 or F16."),
@@ -61,20 +69,31 @@ def export(
         raise UsageError(f"--ctx-size and --kv-bits are for --format web; a {format} file leaves them to its reader")
     if trits != "auto" and format != "gguf":
         raise UsageError("--trits is for --format gguf, which has several types of ternary matrices; leave it out")
+    if type != "auto" and format != "gguf":
+        raise UsageError("--type is for --format gguf; other formats have the types that they hold best; leave it out")
     if llama_cpp_spaces and format != "gguf":
         raise UsageError(
             "--llama-cpp-spaces is for --format gguf; other formats keep the tokenizer as it is; leave it out"
         )
     if format == "onnx":
         check_installed("onnx", extra="onnx", user="--format onnx")
+    read_by = ""
     opened = Bundle.open(resolve_model(bundle))
     check_room(output, opened.weight_bytes // 2)  # no format stores weights in less
     draft = None if model_draft is None else Bundle.open(resolve_model(model_draft))
     with progress("exporting") as report:
         if format == "gguf":
-            from edgedec.quantize.exporters.gguf.export import export_gguf
+            from edgedec.quantize.exporters.gguf.export import export_gguf, readers
 
-            counts = export_gguf(opened, output, trit_type=trits, their_spaces=llama_cpp_spaces, progress=report)
+            counts = export_gguf(
+                opened,
+                output,
+                matrix_type=type.lower(),
+                trit_type=trits,
+                their_spaces=llama_cpp_spaces,
+                progress=report,
+            )
+            read_by = readers(counts)
         elif format == "onnx":
             from edgedec.quantize.exporters.onnx import export_onnx
 
@@ -101,6 +120,7 @@ def export(
         "bytes": sum(file.stat().st_size for file in files),
         "files": [file.name if file == output else file.relative_to(output).as_posix() for file in files],
         "tensors": counts,
+        "read_by": read_by or None,
     }
     if json:
         print_json(result)
@@ -112,6 +132,7 @@ def _print(result: dict[str, Any]) -> None:
     from edgedec.memory import format_bytes
 
     kinds = ", ".join(f"{count} {kind}" for kind, count in result["tensors"].items())
+    read_by = result["read_by"] or ""
     print_table(
         [
             ("written", result["output"]),
@@ -119,5 +140,8 @@ def _print(result: dict[str, Any]) -> None:
             ("files", ", ".join(result["files"])),
             ("tensors", kinds),
             ("size", f"{format_bytes(result['bytes'])} ({result['bytes']:,} bytes)"),
+            *([("read by", read_by)] if read_by else []),
         ]
     )
+    if read_by.startswith("Q2_0"):
+        note("for readers that do not know Q2_0: --trits F16 keeps all trits, and --type f16 makes every matrix F16")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ from edgedec.quantize.readers.gguf.names import gguf_name
 from edgedec.schemes import FloatWeight, Int4Scheme, Int4Weight, Int8Weight, TernaryWeight, Weight
 from edgedec.spelling import must_be_one_of
 
-__all__ = ["TRIT_TYPES", "export_gguf"]
+__all__ = ["MATRIX_TYPES", "TRIT_TYPES", "export_gguf", "readers"]
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,12 @@ Array = NDArray[Any]
 
 _FLOATS = {"float32": F32, "float16": F16, "bfloat16": BF16}
 TRIT_TYPES = ("auto", "TQ2_0", "Q2_0", "F16")  # types of ternary matrices; auto: the first of the others that is exact
+MATRIX_TYPES = ("auto", "f16")  # types of all matrices; auto: each has the type that holds it
+# Type -> programs that read it. Every reader knows the other types that are written here.
+_READERS = {
+    "Q2_0": "llama.cpp since July 2026; not the Python package gguf 0.19",
+    "TQ2_0": "llama.cpp since September 2024, and the Python package gguf",
+}
 _ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.([qk])_proj\.(weight|bias)")
 _ROWS_AT_ONCE = 2048
 
@@ -75,6 +82,7 @@ def export_gguf(
     bundle: Bundle,
     path: Path,
     *,
+    matrix_type: str = "auto",
     trit_type: str = "auto",
     their_spaces: bool = False,
     progress: Progress = silent,
@@ -82,6 +90,7 @@ def export_gguf(
     """Write ``bundle`` as one GGUF file, completely or not at all, and return the number of tensors of each GGML type.
 
     Args:
+        matrix_type: type of all matrices, one of ``MATRIX_TYPES``. As ``f16`` their values are rounded to float16.
         trit_type: type of ternary matrices, one of ``TRIT_TYPES``.
         their_spaces: accept that llama.cpp adds spaces to texts where the tokenizer adds none.
 
@@ -89,10 +98,16 @@ def export_gguf(
         UnsupportedError: llama.cpp or GGML cannot express a part of the model or its tokenizer, or ``trit_type`` cannot
             express a ternary matrix; the message names it. Or the bundle was calibrated.
         EdgedecError: the disk is full, or permission is denied.
-        UsageError: there is no such ``trit_type``.
+        UsageError: there is no such type, or the two exclude each other.
     """
+    if matrix_type not in MATRIX_TYPES:
+        raise UsageError(must_be_one_of("--type", matrix_type, MATRIX_TYPES))
     if trit_type not in TRIT_TYPES:
         raise UsageError(must_be_one_of("--trits", trit_type, TRIT_TYPES))
+    if matrix_type == "f16":
+        if trit_type not in ("auto", "F16"):
+            raise UsageError(f"--type f16 and --trits {trit_type} exclude each other; give one of them")
+        trit_type = "F16"
     config = bundle.config
     check_no_policy(bundle.path, config, "a GGUF file")
     graph = build_graph(config)
@@ -102,7 +117,7 @@ def export_gguf(
     factors = rope_factors(config, graph)
     rows = _Rows(graph, target.neighbours and not config.get("rope_interleaved"))
     tensors = [
-        _planned(bundle, graph, target, names, rows, trit_type)
+        _planned(bundle, graph, target, names, rows, partial(_kind, trit_type=trit_type, half=matrix_type == "f16"))
         for names in _stored_together(graph, target)
         if names != (left_out,)
     ]
@@ -121,6 +136,11 @@ def export_gguf(
     return dict(Counter(tensor.kind.name for tensor in tensors if tensor.name not in factors))
 
 
+def readers(counts: Mapping[str, int]) -> str:
+    """Return which programs read a file with these types of tensors; empty if all readers of GGUF do."""
+    return next((f"{name}: {text}" for name, text in _READERS.items() if name in counts), "")
+
+
 def _stored_together(graph: Graph, target: LlamaCppTarget) -> list[tuple[str, ...]]:
     """Return the names of tensors, grouped by the tensor of llama.cpp that holds their rows one after the other."""
     groups: list[tuple[str, ...]] = []
@@ -134,9 +154,14 @@ def _stored_together(graph: Graph, target: LlamaCppTarget) -> list[tuple[str, ..
 
 
 def _planned(
-    bundle: Bundle, graph: Graph, target: LlamaCppTarget, names: tuple[str, ...], rows: _Rows, trit_type: str
+    bundle: Bundle,
+    graph: Graph,
+    target: LlamaCppTarget,
+    names: tuple[str, ...],
+    rows: _Rows,
+    kind_of: Callable[[Bundle, str], Kind],
 ) -> PlannedGgufTensor:
-    kinds = {_kind(bundle, name, trit_type) for name in names}
+    kinds = {kind_of(bundle, name) for name in names}
     kind = kinds.pop() if len(kinds) == 1 else F32 if F32 in kinds else F16
     shapes = [graph.weights[name].shape for name in names]
 
@@ -171,14 +196,16 @@ class _Rows:
         return halves.swapaxes(1, 2).reshape(stored.shape)
 
 
-def _kind(bundle: Bundle, name: str, trit_type: str) -> Kind:
+def _kind(bundle: Bundle, name: str, *, trit_type: str, half: bool) -> Kind:
     tensor = bundle.tensors[name]
     weight = bundle.weight(name)
     if len(tensor.shape) == 1:
         return F32  # vectors are added and multiplied in float32
     if isinstance(weight, FloatWeight):
-        return _FLOATS[weight.values.dtype.name]
-    if isinstance(weight, Int4Weight):
+        return F16 if half else _FLOATS[weight.values.dtype.name]
+    if half and not isinstance(weight, TernaryWeight):
+        kind = F16
+    elif isinstance(weight, Int4Weight):
         kind = Q4_0 if weight.minimum is None else Q4_K
         if tensor.shape[1] % kind.block == 0:
             return kind  # has the bundle's own float16

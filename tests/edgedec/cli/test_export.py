@@ -29,7 +29,7 @@ def test_each_format_writes_its_files(edgedec: Edgedec, ternary: Path, tmp_path:
     outcome = edgedec("export", ternary, "--format", name, "-o", tmp_path / "out", "--json")
     assert outcome.code == 0, outcome.stderr
     result = outcome.json
-    assert set(result) == {"output", "format", "bytes", "files", "tensors"}
+    assert set(result) == {"output", "format", "bytes", "files", "tensors", "read_by"}
     assert (result["output"], result["format"]) == (str(tmp_path / "out"), name)
     assert set(result["files"]) == FILES[name]  # type: ignore[call-overload]
     files = [tmp_path / "out"] if name == "gguf" else list((tmp_path / "out").iterdir())
@@ -48,6 +48,17 @@ def test_the_files_are_printed_as_a_table(edgedec: Edgedec, ternary: Path, tmp_p
     outcome = edgedec("export", ternary, "-o", tmp_path / "m.gguf")
     assert "14 TQ2_0" in outcome.stdout
     assert "m.gguf" in outcome.stdout
+
+
+def test_the_output_says_who_reads_the_type(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+    outcome = edgedec("export", ternary, "-o", tmp_path / "m.gguf", "--trits", "Q2_0")
+    assert "read by  Q2_0: llama.cpp since July 2026; not the Python package gguf 0.19" in outcome.stdout
+    assert "--trits F16 keeps all trits, and --type f16 makes every matrix F16" in outcome.stderr
+    outcome = edgedec("export", ternary, "-o", tmp_path / "m.gguf", "--type", "F16", "--json")
+    assert (outcome.code, outcome.json["read_by"]) == (0, None)
+    outcome = edgedec("export", ternary, "-o", tmp_path / "m", "--format", "onnx", "--type", "f16")
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert "--type is for --format gguf" in outcome.stderr
 
 
 def test_context_and_bits_are_options_of_web_only(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:

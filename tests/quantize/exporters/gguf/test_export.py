@@ -13,11 +13,11 @@ from gguf import quants
 from tokenizers import Tokenizer, models
 
 from edgedec.bundle import Bundle, BundleWriter
-from edgedec.errors import EdgedecError, UnsupportedError
+from edgedec.errors import EdgedecError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Embed, Linear
-from edgedec.quantize.exporters.gguf.export import export_gguf
+from edgedec.quantize.exporters.gguf.export import export_gguf, readers
 from edgedec.quantize.exporters.gguf.file import q8_0
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
@@ -190,6 +190,41 @@ def test_the_package_reads_the_same_file(tmp_path: Path) -> None:
     assert reader.fields["llama.rope.freq_base"].contents() == 50000.0
     assert reader.fields["tokenizer.ggml.tokens"].contents()[:2] == ["a", "b"]
     assert reader.fields["tokenizer.ggml.pre"].contents() == "qwen2"
+
+
+@pytest.mark.parametrize("ternary", [TernaryScheme(), TernaryScheme(planes=2, group_size=64), None])
+@pytest.mark.parametrize("changes", [{}, QWEN3])
+def test_every_matrix_may_be_float16(tmp_path: Path, ternary: TernaryScheme | None, changes: Mapping[str, Any]) -> None:
+    """The package reads the file, and its values are those of the bundle, rounded."""
+    bundle = write(tmp_path / "a", ternary, changes)
+    counts = export_gguf(bundle, tmp_path / "m.gguf", matrix_type="f16")
+    assert set(counts) == {"F16", "F32"}
+    assert readers(counts) == ""
+    tensors = gguf.GGUFReader(tmp_path / "m.gguf").tensors
+    assert {len(tensor.shape) == 2: tensor.tensor_type.name for tensor in tensors} == {True: "F16", False: "F32"}
+    checkpoint = open_checkpoint(tmp_path / "m.gguf")
+    for name, tensor in bundle.tensors.items():
+        if len(tensor.shape) == 2:
+            dense = bundle.weight(name).dense()
+            np.testing.assert_array_equal(checkpoint.load(name), dense.astype(np.float16).astype(np.float32))
+
+
+def test_types_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
+    bundle = write(tmp_path / "a", TernaryScheme())
+    with pytest.raises(UsageError, match="--type f16 and --trits Q2_0 exclude each other"):
+        export_gguf(bundle, tmp_path / "m.gguf", matrix_type="f16", trit_type="Q2_0")
+    with pytest.raises(UsageError, match="--type must be one of auto, f16, not 'f61'; did you mean 'f16'"):
+        export_gguf(bundle, tmp_path / "m.gguf", matrix_type="f61")
+
+
+def test_the_readers_of_a_type_are_named(tmp_path: Path) -> None:
+    """The package does not know Q2_0, which is why a message says so."""
+    bundle = write(tmp_path / "a", TernaryScheme(group_size=64))
+    known = gguf.GGMLQuantizationType.__members__
+    for trit_type in ("TQ2_0", "Q2_0"):
+        text = readers(export_gguf(bundle, tmp_path / "m.gguf", trit_type=trit_type))
+        assert text.startswith(f"{trit_type}: llama.cpp since ")
+        assert ("not the Python package gguf" in text) == (trit_type not in known)
 
 
 def test_llama3_rotation_survives_a_round_trip(tmp_path: Path) -> None:

@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from edgedec.bundle import Bundle
+from edgedec.embedded import bundle_folder
 from edgedec.errors import UnsupportedError
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.readers import open_checkpoint
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
 from edgedec.same_tokens import TEXTS, added_texts
 from tests.quantize.exporters.support.tokenizer_styles import REFUSED, STYLES, write_bundle
 
@@ -45,6 +49,24 @@ def test_llama_cpp_gives_the_ids_of_the_bundle(tmp_path: Path, caplog: pytest.Lo
     }
     assert {text: ids for text, ids in different.items() if ids[0] != ids[1]} == {}
     assert set(bundle.tokens.eos) <= set(model.ends())
+
+
+@pytest.mark.compare
+@pytest.mark.parametrize("options", [{"matrix_type": "f16"}, {"trit_type": "F16"}, {}])
+def test_llama_cpp_writes_the_embedded_models_text(tmp_path: Path, options: dict[str, str]) -> None:
+    """Every type of the embedded model's matrices loads there, and the first tokens of a story are the same."""
+    pytest.importorskip("xllamacpp")
+    from tests.support.llama_cpp import Model
+
+    bundle = Bundle.open(bundle_folder("demo"))
+    export_gguf(bundle, tmp_path / "m.gguf", **options)  # type: ignore[arg-type]
+    with Session.open("demo") as session:
+        answer = session.generate("Once upon a time, there", n_predict=8, sampling=SamplingConfig(temperature=0))
+        ids = session.encode("Once upon a time, there").tolist()
+    model, theirs = Model(tmp_path / "m.gguf"), []
+    for _ in answer.tokens:
+        theirs.append(int(model.logits([*ids, *theirs])[-1].argmax()))
+    assert theirs == answer.tokens
 
 
 @pytest.mark.parametrize("scheme", ["first", "always"])
