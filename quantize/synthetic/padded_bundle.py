@@ -64,6 +64,7 @@ SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention
 # change neither the lanes nor the order. NumPy has 8 lanes. In ONNX Runtime 1.31 every multiple of 16 was exact on AVX2, and
 # AVX-512 has twice as many lanes.
 _LANES = 32
+_DRAWN = 100_003  # random codes that are drawn for a matrix; a prime number, so that no row repeats the row before it
 _LAYER = re.compile(r"(?<=\blayers\.)\d+(?=\.)")
 
 
@@ -242,8 +243,9 @@ class _Padding:
         if isinstance(donor, FloatWeight):
             values = self._gain(donor.values, shape) if name in self.gains else self._float(name, donor.values, shape)
             return FloatScheme(dtype=values.dtype.name), shape, {"values": values}
+        parts: Parts
         if isinstance(scheme, TernaryScheme) and isinstance(donor, TernaryWeight):
-            trits = self.rng.integers(-1, 2, (scheme.planes, *shape), np.int8)
+            trits = self._random(-1, 2, (scheme.planes, *shape))
             self._keep(name, trits, donor.trits)
             parts = {"codes": scheme.pack(trits)}
         elif isinstance(scheme, Int4Scheme):
@@ -251,7 +253,7 @@ class _Padding:
         else:
             assert isinstance(scheme, Int8Scheme)
             assert isinstance(donor, Int8Weight)
-            stored = self.rng.integers(-127, 128, scheme.parts(shape)["codes"].shape, np.int8)
+            stored = self._random(-127, 128, scheme.parts(shape)["codes"].shape)
             self._keep(name, stored if scheme.rows else stored.T, donor.codes)
             parts = {"codes": stored}
         spec = scheme.parts(shape)["scale"]
@@ -259,6 +261,12 @@ class _Padding:
 
     def _is_added(self, name: str) -> bool:
         return name not in self.graph.weights
+
+    def _random(self, low: int, high: int, shape: tuple[int, ...]) -> NDArray[np.int8]:
+        """Return random codes from ``low`` to ``high`` - 1, int8. A large array repeats its first ones, which is faster."""
+        count = math.prod(shape)
+        drawn = self.rng.integers(low, high, min(count, _DRAWN), np.int8)
+        return np.resize(drawn, count).reshape(shape)
 
     def _keep(self, name: str, codes: NDArray[np.int8], kept: NDArray[np.int8]) -> None:
         """Copy ``kept`` [..., out, in] into random ``codes`` [..., OUT, IN]; clear added codes that would have an effect."""
