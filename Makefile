@@ -13,9 +13,6 @@ BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.
 
 demo: ## quantize the embedded model and let it talk, within a memory budget
 	@.ci/environment check
-	@echo "make demo, in two steps:"
-	@echo "  1/2  make the environment .venv    about a minute the first time, 0 s after that"
-	@echo "  2/2  run the demo                  about 60 s the first time, a few after that; it lists its own steps"
 	@.ci/environment run
 	@.venv/bin/python -m edgedec.demo
 

@@ -17,11 +17,11 @@ STAND_IN = """#!/bin/sh
 case "$*" in
   "-m venv "*) mkdir -p "${*##* }/bin" "${*##* }/lib/python3/site-packages" && cp "$0" "${*##* }/bin/python" &&
     echo venv >> calls ;;
-  "-m pip "*) echo "${*##* }" >> calls && [ ! -e offline ] ;;
+  "-m pip "*) echo "${*##* }" >> calls && cat says 2> /dev/null; [ ! -e offline ] ;;
   *) echo "ANSWER" ;;
 esac
 """
-TOOLS = ("sh", "dirname", "cat", "cksum", "rm", "mkdir", "cp", "sed", "ln")
+TOOLS = ("sh", "dirname", "cat", "cksum", "rm", "mkdir", "cp", "sed", "ln", "date", "tail")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -199,6 +199,68 @@ def test_onnx_runtime_is_installed_where_no_kernels_can_be_compiled(
     python("g++", "")
     assert run(kind).returncode == 0
     assert calls(checkout) == ["venv", with_compiler]
+
+
+PIP_SAYS = """Obtaining file:///a%20checkout
+Collecting numpy>=2.0
+  Downloading numpy.whl (16.8 MB)
+Building wheels for collected packages: edgedec-toolchain
+  Building editable for edgedec-toolchain (pyproject.toml): started
+  Building editable for edgedec-toolchain (pyproject.toml): still running...
+  Building editable for edgedec-toolchain (pyproject.toml): finished with status 'done'
+Installing collected packages: numpy, edgedec-toolchain
+Successfully installed numpy
+"""
+
+
+def stages(process: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the lines of the stages without their seconds."""
+    return [line.split(" ...")[0].strip() for line in process.stdout.splitlines() if line.startswith("  ")]
+
+
+def test_the_output_of_pip_goes_to_a_log_and_its_stages_are_named(
+    run: Run, checkout: Path, python: Callable[[str, str], None]
+) -> None:
+    python("python3", "new complete 3.12.1")
+    python("g++", "")
+    (checkout / "says").write_text(PIP_SAYS)
+    process = run("run")
+    assert process.returncode == 0, process.stderr
+    assert stages(process) == [
+        "looking for packages",
+        "downloading packages",
+        "compiling the CPU kernels: about a minute",
+        "installing packages",
+    ]
+    assert "numpy" not in process.stdout + process.stderr
+    assert (checkout / ".venv/install.log").read_text() == f"{PIP_SAYS}pip ended with status 0\n"
+
+
+def test_nothing_is_compiled_without_a_compiler(run: Run, checkout: Path, python: Callable[[str, str], None]) -> None:
+    python("python3", "new complete 3.12.1")
+    (checkout / "says").write_text(PIP_SAYS)
+    assert "building edgedec without a C++ compiler" in stages(run("run"))
+    python("mine", "")
+    assert "compiling the CPU kernels: about a minute" in stages(run("dev", CXX="mine -m64"))
+
+
+def test_a_failure_shows_the_end_of_the_log(run: Run, checkout: Path, python: Callable[[str, str], None]) -> None:
+    python("python3", "new complete 3.12.1")
+    (checkout / "offline").touch()
+    many = "".join(f"line {number} of pip\n" for number in range(40))
+    (checkout / "says").write_text(
+        "WARNING: Retrying (Retry(total=4, connect=None)) after connection broken\n"
+        f"{many}ERROR: No matching distribution found for setuptools>=77 \\n 100%\n"
+    )
+    process = run("run")
+    assert process.returncode == 1
+    assert "ERROR: No matching distribution found for setuptools>=77 \\n 100%" in process.stderr
+    assert "line 39 of pip" in process.stderr
+    assert "line 2 of pip" not in process.stderr
+    assert f"{checkout}/.venv/install.log" in process.stderr
+    assert "check the network or the proxy" in process.stderr
+    assert stages(process)[-1] == "the package index does not answer, pip tries again"
+    assert not (checkout / ".venv/.run").exists()
 
 
 def test_an_unknown_kind_is_a_usage_error(run: Run, python: Callable[[str, str], None]) -> None:
