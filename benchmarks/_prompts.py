@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 import edgedec
 from edgedec import demo
-from edgedec.demo.comparison import retelling
 from edgedec.environment import SHARED_DATA
 from edgedec.errors import UsageError
 from edgedec.quantize.demo_pair.world import repeated_share
@@ -49,6 +48,8 @@ __all__ = [
     "spread",
 ]
 
+_BEGUN_AGAIN = 0.25  # share of a story that a prompt repeats
+
 I32 = NDArray[np.int32]
 Item = TypeVar("Item")
 Sourced = tuple[str, tuple[str, ...]]  # (source, turns)
@@ -68,6 +69,16 @@ class Prompt:
     kind: str
     source: str
     turns: tuple[str, ...]
+
+
+def retelling(story: str, share: float = _BEGUN_AGAIN) -> str:
+    """Return a prompt with a story and its beginning again, so that the continuation copies the story.
+
+    Args:
+        share: share of the story's words that the prompt repeats.
+    """
+    words = story.split(" ")
+    return f"{story}\n\n{' '.join(words[: max(1, int(share * len(words)))])}"
 
 
 def shared_prompts() -> Path | None:

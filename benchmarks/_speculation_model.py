@@ -4,36 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks._prompts import KINDS, LOOPS_FROM, Prompt, prepare, repeated_share
-from benchmarks._shapes import BITNET_073B
-from edgedec.bundle import Bundle
-from edgedec.paths import cache_folder
+from edgedec.demo.padded import padded_bundle
 from edgedec.progress import Progress, silent
-from edgedec.quantize.synthetic.padded_bundle import SIZES, pad_bundle
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 
 __all__ = ["PromptChoice", "PromptTask", "choose", "padded_bundle"]
 
-SEED = 0  # seed of the padding
 SHORTEST = 0.5  # least length of a text as a share of the requested tokens; shorter texts are too short to measure
-
-
-def padded_bundle(source: Path, progress: Progress = silent) -> Path:
-    """Return the path of the padded model, which is written on first use (a minute or two, 250 MB).
-
-    Raises:
-        EdgedecError: the cache folder cannot be written, or ``source`` is damaged.
-    """
-    bundle = Bundle.open(source)
-    path = cache_folder() / "benchmarks" / f"padded-0.73b-{SEED}-{bundle.sha256[:12]}.edgedec"
-    if not path.exists():
-        sizes = {name: BITNET_073B[name] for name in SIZES}
-        pad_bundle(bundle, path, **sizes, seed=SEED, progress=progress)
-    return path
 
 
 @dataclass(frozen=True, kw_only=True)

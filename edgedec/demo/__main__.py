@@ -1,27 +1,25 @@
-"""``make demo``: the main job on the embedded pair, from a ternary checkpoint to a story under a memory budget."""
+"""``make demo``: the main job on the embedded models, from a ternary checkpoint to a story under a memory budget."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from edgedec import demo
 from edgedec.atomic import new_file
 from edgedec.bundle import Bundle
-from edgedec.demo.comparison import Measured, compare, verdict
+from edgedec.demo.messages import messages
 from edgedec.errors import EdgedecError
-from edgedec.memory import format_bytes, parse_bytes
-from edgedec.runtime.measure.choices import read_items, score_items
-from edgedec.runtime.measure.perplexity import perplexity
+from edgedec.memory import Plan, format_bytes, parse_bytes
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -34,9 +32,11 @@ QUESTIONS = (
     "What did they find in the snow?",
     "What is the opposite of hot?",
 )
-PROMPT = "Once upon a time"
+RACE_REQUEST = "Tell me a story about a girl named Ruby and a kite."
+RACE_NEXT = "Make it happy."  # goes on with the conversation about that story
 TOKENS = 350
 GREEDY = SamplingConfig(temperature=0)  # so that the story is one and the same, whoever guesses
+KV_BITS = 16  # the same in all runs, because the text depends on it
 
 LABELS = {
     "demo": "ternary",
@@ -44,13 +44,12 @@ LABELS = {
     "demo-draft": "draft, int8",
 }
 
-# Steps, with their seconds on an idle machine of two cores and with an empty cache.
+# Steps, in the order in which a reader sees something: what takes long comes last.
 STEPS = (
-    ("quantize: the ternary target losslessly, and to int8 beside it; the draft to int8", 2),
-    (f"plan a run of target and draft under {BUDGET}, and ask for a story", 2),
-    ("write with guesses and without, and compare", 3),
-    ("ask about the story, and about something else", 1),
-    ("measure on stories and questions that the pair was not trained on", 50),
+    f"quantize a ternary checkpoint losslessly, plan a run under {BUDGET}, and ask for a story",
+    "ask about the story, and about something else",
+    "write with guesses and without, where a pass is expensive",
+    "measure on stories and questions that the models were not trained on",
 )
 
 
@@ -79,6 +78,9 @@ def _remembered(path: Path, measure: Callable[[], dict[str, float]]) -> dict[str
 
 
 def _measure(path: Path) -> dict[str, float]:
+    from edgedec.runtime.measure.choices import read_items, score_items  # the story comes before them
+    from edgedec.runtime.measure.perplexity import perplexity
+
     with Session.open(path, ctx_size=1024) as session:
         limit, bos = session.bundle.tokens.size, session.bundle.tokens.bos
         limits = session.run.limits
@@ -89,16 +91,20 @@ def _measure(path: Path) -> dict[str, float]:
     return result | {name: tally.correct / tally.items for name, tally in choices.by_category.items()}
 
 
-def _quality_table(paths: dict[str, Path], console: Console) -> None:
+def _quality_table(console: Console) -> None:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
     table = Table("model", "weights", "bits each", "on disk", "perplexity", "stories", "facts", box=SIMPLE)
     tokens = 0.0
-    for name, path in paths.items():
-        bundle = Bundle.open(path)
-        with console.status(f"  {LABELS[name]} ..."):
+    for name, label in LABELS.items():
+        with console.status(f"  {label} ..."):
+            path = demo.bundle_path(name)
+            bundle = Bundle.open(path)
             found = _remembered(path.with_suffix(".json"), lambda path=path: _measure(path))  # type: ignore[misc]
         tokens = found["tokens"]
         table.add_row(
-            LABELS[name],
+            label,
             f"{bundle.parameters / 1e6:.2f} M",
             f"{bundle.bits_per_weight:.2f}",
             format_bytes(sum(bundle.file_bytes.values())),
@@ -119,38 +125,37 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _open(paths: dict[str, Path], drafter: str) -> Session:
-    draft = paths["demo-draft"] if drafter in ("auto", "model") else None
+def plan_line(plan: Plan) -> str:
+    """Return the parts of a plan: weights, cache, all else, and the total of the budget."""
+    items = plan.phases[plan.largest_phase]
+    weights, cache = items.get("weights", 0), items.get("kv", 0)
+    rest = sum(items.values()) - weights - cache
+    return (
+        f"plan: {format_bytes(weights)} weights + {format_bytes(cache)} cache + {format_bytes(rest)} the rest = "
+        f"{format_bytes(plan.total_bytes)} of {BUDGET}; context {plan.ctx_size}"
+    )
+
+
+def _open_target() -> Session:
+    """Open the target under the budget, with the drafter that the run chooses; it guesses without a draft model."""
     return Session.open(
-        paths["demo"],
-        kv_bits=16,  # the same for all of them: the text depends on it
-        spec=SpecConfig(drafter=drafter, draft=draft),
+        demo.bundle_path("demo"),
+        kv_bits=KV_BITS,
+        spec=SpecConfig(drafter="auto"),
         budget_bytes=parse_bytes(BUDGET),
     )
 
 
-def _said(messages: Sequence[str]) -> list[dict[str, str]]:
-    """Return a conversation that the user begins, as messages of the chat template."""
-    return [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(messages)]
-
-
-def _story(paths: dict[str, Path], console: Console) -> str:
-    """Ask for a story, with the drafter that the planner and the run choose, and return the story."""
-    with _open(paths, "auto") as session:
-        plan = session.run.plan
-        for name, size in plan.phases[plan.largest_phase].items():
-            console.print(f"  {format_bytes(size):>10}  {name}", highlight=False)
-        draft = (
-            "with the draft model" if plan.draft_model else "without the draft model, by estimate not worth its bytes"
-        )
-        console.print(
-            f"  {format_bytes(plan.total_bytes):>10}  planned, of {BUDGET}; context {plan.ctx_size}, "
-            f"drafter {plan.drafter} {draft}\n",
-            highlight=False,
-        )
-        _write(f"> {REQUEST}\n")
-        prompt = session.encode_chat(_said([REQUEST]))
-        answer = session.generate(prompt, n_predict=TOKENS, sampling=GREEDY, on_text=_write)
+def _story(session: Session, console: Console) -> str:
+    """Ask for a story, and return it."""
+    console.print(
+        f"  {plan_line(session.run.plan)}\n  (all items: .venv/bin/edgedec plan -m demo --memory-budget {BUDGET} "
+        f"--spec-type auto --kv-bits {KV_BITS})\n",
+        highlight=False,
+    )
+    _write(f"> {REQUEST}\n")
+    prompt = session.encode_chat(messages([REQUEST]))
+    answer = session.generate(prompt, n_predict=TOKENS, sampling=GREEDY, on_text=_write)
     timings = answer.timings
     console.print(
         f"\n\n{timings.predicted_n} tokens; charged memory at its peak {format_bytes(timings.peak_bytes)}, "
@@ -160,82 +165,72 @@ def _story(paths: dict[str, Path], console: Console) -> str:
     return answer.text.strip()
 
 
-def _speculation(paths: dict[str, Path], story: str, console: Console) -> list[tuple[Measured, Measured]]:
-    """Write the story again and a new one, with and without guesses, and say what the guesses were worth."""
-    console.print(
-        f"  A drafter guesses tokens, and one pass of the model checks all of them. First the prompt holds the story and "
-        f"its beginning\n  again, so the text repeats; then only {PROMPT!r}, so it is new. The text is the same with and "
-        "without guesses.",
-        highlight=False,
-    )
-    pairs = compare(lambda drafter: _open(paths, drafter), PROMPT, story)
-    table = Table("story", "drafter", "guesses", "accepted", "per pass", "tokens/s", "same text", box=SIMPLE)
-    for measured in (one for pair in pairs for one in pair):
-        table.add_row(
-            measured.task.name,
-            measured.drafter,
-            str(measured.drafted),
-            f"{measured.accepted} ({100 * measured.accepted_share:.0f} %)" if measured.drafted else "",
-            f"{measured.tokens_per_pass:.2f}",
-            f"{measured.tokens_per_second:.0f}",
-            "yes" if measured.same_text else "no",
-        )
-    console.print(table)
-    console.print("measured on this CPU, medians of 3 runs in turn:", highlight=False)
-    for pair in pairs:
-        console.print(f"  {verdict(*pair)}", highlight=False)
-    console.print(
-        "Guesses save reading the weights. The weights of this small model fit a cache, so the guesses of a draft model may "
-        "cost more than\nthey save; speculation that loses time switches itself off. A model whose weights come from memory "
-        "gains more:\ndocs/reports/device-speculation.md (simulated).",
-        highlight=False,
-    )
-    return pairs
-
-
 def _questions(session: Session, story: str, console: Console) -> None:
     """Go on with the conversation, greedily."""
     said = [REQUEST, story]
     for question in QUESTIONS:
         _write(f"> {question}\n")
-        prompt = session.encode_chat(_said([*said, question]))
+        prompt = session.encode_chat(messages([*said, question]))
         answer = session.generate(prompt, n_predict=40, sampling=GREEDY, on_text=_write)
         said += [question, answer.text.strip()]
         console.print()
 
 
+class _Steps:
+    """Prints the titles of the steps, and keeps their times."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.seconds: list[float] = []
+
+    @contextmanager
+    def next(self) -> Iterator[None]:
+        number, began = len(self.seconds), time.perf_counter()
+        self._console.print(f"\n[bold]{number + 1}/{len(STEPS)}  {STEPS[number]}[/bold]", highlight=False)
+        yield
+        self.seconds.append(time.perf_counter() - began)
+
+
+def _end(steps: _Steps, padded: Path | None, console: Console) -> None:
+    """Say where the time went, and what to try next."""
+    times = ", ".join(f"{at}/{len(STEPS)} {seconds:.0f} s" for at, seconds in enumerate(steps.seconds, 1))
+    tries = [
+        ("talk with the story model", "chat -m demo"),
+        (
+            "put your own model on this machine, a Hugging Face folder or a GGUF file",
+            "quantize CHECKPOINT -o my.edgedec",
+        ),
+    ]
+    if padded is not None:
+        command = f"chat -m {shlex.quote(str(padded))} -md demo-draft --spec-type auto --show-draft"
+        tries.insert(1, ("talk with the padded one, accepted guesses in green", command))
+    console.print(f"\ndone in {sum(steps.seconds):.0f} s ({times}). What to try next:", highlight=False)
+    for what, command in tries:
+        console.print(f"  {what}:\n    .venv/bin/edgedec {command}", highlight=False)
+
+
 def main() -> int:
     console = Console(soft_wrap=True)
+    steps = _Steps(console)
     console.print(
-        "edgedec demo: a ternary story model of 7.9 M parameters and its draft, from checkpoints to a talking bundle",
+        "edgedec demo: a ternary story model of 7.9 M parameters, from a checkpoint to a talking bundle",
         highlight=False,
     )
-    for number, (what, seconds) in enumerate(STEPS, 1):
-        console.print(f"  {number}/{len(STEPS)}  {what}: about {seconds} s (less when cached)", highlight=False)
-    began = time.perf_counter()
+    with ExitStack() as opened:
+        with steps.next():
+            began = time.perf_counter()
+            console.print(f"  {demo.bundle_path('demo')}: {time.perf_counter() - began:.1f} s", highlight=False)
+            session = opened.enter_context(_open_target())
+            story = _story(session, console)
+        with steps.next():
+            _questions(session, story, console)
+    from edgedec.demo.races import show_races  # imported here for the sake of the first sentence
 
-    def step(number: int) -> None:
-        console.print(f"\n[bold]{number}/{len(STEPS)}  {STEPS[number - 1][0]}[/bold]", highlight=False)
-
-    paths: dict[str, Path] = {}
-    step(1)
-    for name in LABELS:
-        start = time.perf_counter()
-        with console.status(f"  {name} ..."):
-            paths[name] = demo.bundle_path(name)
-        console.print(f"  {name}: {time.perf_counter() - start:.1f} s  {paths[name]}", highlight=False)
-    step(2)
-    story = _story(paths, console)
-    step(3)
-    _speculation(paths, story, console)
-    step(4)
-    with _open(paths, "auto") as session:
-        _questions(session, story, console)
-    step(5)
-    _quality_table(paths, console)
-    console.print(
-        f"done in {time.perf_counter() - began:.0f} s. Talk to it: .venv/bin/edgedec chat -m demo", highlight=False
-    )
+    with steps.next():
+        padded = show_races((RACE_REQUEST, RACE_NEXT), console)
+    with steps.next():
+        _quality_table(console)
+    _end(steps, padded, console)
     return 0
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from rich.console import Console
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.demo import __main__ as main_module
-from edgedec.demo import comparison
+from edgedec.demo import races
+from edgedec.demo.messages import messages
 from edgedec.embedded import EMBEDDED, bundle_folder
 from edgedec.errors import UsageError
+from edgedec.memory import Plan
 from edgedec.quantize.demo_pair.check import names_in
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.model_graph import bundle_graph
@@ -157,24 +159,18 @@ def test_an_embedded_model_continues_a_story(name: str) -> None:
     assert len(set(words)) > 0.4 * len(words)
 
 
-@pytest.fixture
-def always_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guess in every round and at the full depth: otherwise the speed of the machine decides, and counts with it."""
-    monkeypatch.setattr(Adaptive, "_judge", lambda self: None)
-    monkeypatch.setattr(Adaptive, "size", lambda self, policy, limits, past: limits)
-
-
 @pytest.mark.thorough
-@pytest.mark.usefixtures("in_cache", "always_guesses")
-def test_the_first_sight_of_speculation_is_speculation_at_work(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("in_cache")
+def test_the_first_sight_is_a_story_and_answers_about_it(capsys: pytest.CaptureFixture[str]) -> None:
     output = StringIO()
-    console, paths = Console(file=output, width=200), {name: demo.bundle_path(name) for name in EMBEDDED}
-    story = main_module._story(paths, console)
-    assert capsys.readouterr().out == f"> {main_module.REQUEST}\n{story}"
+    console = Console(file=output, width=200, soft_wrap=True)
+    with main_module._open_target() as session:
+        story = main_module._story(session, console)
+        assert capsys.readouterr().out == f"> {main_module.REQUEST}\n{story}"
+        main_module._questions(session, story, console)
+    assert len(output.getvalue().split("\n\n")[0].splitlines()) == 2, "two lines of plan come before the story"
     assert "dog" in story
     assert "snowman" in story
-    with main_module._open(paths, "auto") as session:
-        main_module._questions(session, story, console)
     answers = capsys.readouterr().out.split("> ")[1:]
     who, weather, found, opposite = (answer.split("?\n")[1] for answer in answers)
     (hero,) = [name for name in names_in(story)[:1] if name in who]
@@ -182,17 +178,50 @@ def test_the_first_sight_of_speculation_is_speculation_at_work(capsys: pytest.Ca
     assert "snowy" in weather
     assert re.search(rf"in the snow: a (?:\w+ )?{re.split('[ .]', found)[-2]}", story)
     assert "cold" in opposite
-    again, new = main_module._speculation(paths, story, console)
-    for plain, guessed in (again, new):
-        assert (plain.drafted, plain.accepted, plain.tokens_per_pass) == (0, 0, 1.0)
-        assert plain.same_text
-        assert guessed.same_text
-        assert plain.tokens == guessed.tokens == 3 * 96
-    assert again[1].accepted_share > 0.6
-    assert again[1].tokens_per_pass > 2
-    assert new[1].tokens_per_pass > 1.5
-    shown = output.getvalue()
-    assert f"{again[1].accepted} ({100 * again[1].accepted_share:.0f} %)" in shown
+
+
+def test_the_line_of_the_plan_adds_up() -> None:
+    plan = Plan(
+        fits=True,
+        budget_bytes=32 << 20,
+        total_bytes=20 << 20,
+        items={"weights": 4 << 20, "kv": 10 << 20, "session": 1 << 20, "host": 5 << 20, "load_transient": 1 << 20},
+        baseline_bytes=0,
+        ctx_size=2048,
+        kv_bits=16,
+        drafter="auto",
+        draft_tokens=8,
+    )
+    assert main_module.plan_line(plan) == (
+        "plan: 4.0 MiB weights + 10.0 MiB cache + 6.0 MiB the rest = 20.0 MiB of 32MiB; context 2048"
+    )
+
+
+def test_the_story_comes_before_all_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Check the order of the steps, and that only the target is made before the story."""
+    order: list[str] = []
+
+    def note(name: str, result: object = None) -> Callable[..., object]:
+        def called(*args: object) -> object:
+            order.append(name)
+            return result
+
+        return called
+
+    monkeypatch.setattr(demo, "bundle_path", note("the target", tmp_path))
+    monkeypatch.setattr(main_module, "_open_target", nullcontext)
+    for name in ("_story", "_questions", "_quality_table"):
+        monkeypatch.setattr(main_module, name, note(name))
+    monkeypatch.setattr(races, "show_races", note("races", tmp_path / "a padded model"))
+    assert main_module.main() == 0
+    assert order == ["the target", "_story", "_questions", "races", "_quality_table"]
+    shown = capsys.readouterr().out
+    times = shown[shown.index("done in ") :]
+    assert re.match(r"done in \d+ s \(1/4 \d+ s, 2/4 \d+ s, 3/4 \d+ s, 4/4 \d+ s\)\. What to try next:", times)
+    assert ".venv/bin/edgedec chat -m demo\n" in times
+    assert f"chat -m '{tmp_path}/a padded model' -md demo-draft" in times
 
 
 def answers_of(session: Session, asks: Sequence[str]) -> list[str]:
@@ -200,8 +229,9 @@ def answers_of(session: Session, asks: Sequence[str]) -> list[str]:
     said: list[str] = []
     for ask in asks:
         said.append(ask)
-        messages = main_module._said(said)
-        answer = session.generate(session.encode_chat(messages), n_predict=400, sampling=SamplingConfig(temperature=0))
+        answer = session.generate(
+            session.encode_chat(messages(said)), n_predict=400, sampling=SamplingConfig(temperature=0)
+        )
         said.append(answer.text.strip())
     return said[1::2]
 
@@ -237,31 +267,6 @@ def test_a_conversation_of_ten_turns_is_about_its_own_stories() -> None:
     assert len(shorter.split()) < 0.8 * len(second.split())
     assert names_in(second)[0] in shorter
     assert "Ruby" in back
-
-
-def test_the_verdict_says_which_was_faster() -> None:
-    task = comparison.DemoTask(name="retold", drafter="copy", again=True)
-
-    def measured(drafter: str, speed: float) -> comparison.Measured:
-        return comparison.Measured(
-            task=task,
-            drafter=drafter,
-            drafted=8,
-            accepted=6,
-            tokens=10,
-            passes=4,
-            tokens_per_second=speed,
-            same_text=True,
-        )
-
-    plain = measured("none", 100)
-    assert (plain.accepted_share, plain.tokens_per_pass) == (0.75, 2.5)
-    assert comparison.verdict(plain, measured("copy", 150)) == (
-        "retold story, drafter copy: 1.50 times the speed of plain decoding"
-    )
-    assert comparison.verdict(plain, measured("copy", 80)) == (
-        "retold story, drafter copy: 0.80 times the speed of plain decoding, so guessing loses time here"
-    )
 
 
 @pytest.mark.usefixtures("in_cache")
