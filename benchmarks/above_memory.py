@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/above_memory.py [--quick] [--share 0.5] [--disk-rate SIZE] [--no-peer] [--json]
 
 The model is the embedded one padded to the shape of BitNet b1.58 0.73B, which writes the embedded one's texts at the larger
-one's cost; the first run writes it (a minute or two, 250 MB). The whole memory budget is ``--share`` of the bytes of its
+one's cost; the first run writes it (seconds, 488 MB). The whole memory budget is ``--share`` of the bytes of its
 weights: keys and values, buffers and the window come out of it, and the rest pins weights. All texts are greedy and compared
 with the small model's, token for token. A difference ends the benchmark with an error.
 

@@ -4,7 +4,7 @@
         [--drafters NAME ...] [--json]
 
 The models are the embedded one, the embedded hybrid, most of whose layers have recurrent states, and the first one padded
-to the shape of BitNet b1.58 0.73B, which is written on first use (minutes, 250 MB); --small leaves it out. Texts are
+to the shape of BitNet b1.58 0.73B, which is written on first use (seconds, 488 MB); --small leaves it out. Texts are
 greedy. The two loops take turns, text by text, and their texts must be equal. The time of a round is that from the end of a
 pass to the beginning of the next one: growing trees, verification, the commit, sampling, statistics, the
 text's pieces, and the inputs of the next pass. Figures are medians over the rounds of all texts; on a busy machine the

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/serving.py [--threads 2] [--json]
 
 The model is the embedded one padded to the shape of BitNet b1.58 0.73B, with keys and values of 16 bits. It is written on
-first use (minutes, 250 MB). Tokens per second are those of all sequences together, in steps in which all of them write. All
+first use (seconds, 488 MB). Tokens per second are those of all sequences together, in steps in which all of them write. All
 figures of a table are of one session and one run, and ratios are of medians.
 
 - ``decode``: tokens per second of 1, 2, 4 and 8 sequences, by the number of cached rows of each.

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/speculation.py [--quick] [--prompts N] [--tokens N] [--threads N] [--no-peer] [--json]
 
 The padded model writes exactly the embedded one's text at the cost of BitNet b1.58 0.73B's shape; the first run writes it
-into edgedec's cache (a minute or two, 250 MB). All texts are greedy, and each is compared with plain decoding's text and
+into edgedec's cache (seconds, 488 MB). All texts are greedy, and each is compared with plain decoding's text and
 with the small model's, token for token. A difference ends the benchmark with an error.
 
 For each prompt these texts are measured in turns: plain, a drafter at its own cost and at the padded cost, plain again, the

@@ -18,7 +18,7 @@ of the defaults, the standard error of a share is about 0.01; that of a differen
 
 The second table, ``matched``: tokens per round and per second by temperature, shape of the tree and verifier
 (``_verifiers_matched.py``), for trees of 8 nodes. ``--whole`` writes with top-k, top-p and min-p switched off. The padded
-target is written on first use (minutes, 250 MB). Each position has four rounds with other random numbers.
+target is written on first use (seconds, 488 MB). Each position has four rounds with other random numbers.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _races(session: Session, asks: Sequence[str], console: Console) -> Iterator[
     track, said = Track(session), list[str]()
     for name, ask in zip(_NAMES, asks, strict=True):
         said.append(ask)
-        with console.status(f"  {name}: writing it with guesses and without, in turns ..."):
+        with console.status(f"  {name}: writing it with guesses and without, in turns ...", refresh_per_second=1):
             race = track.race(session.encode_chat(messages(said)))
         said.append(race.text.strip())
         yield name, ask, race

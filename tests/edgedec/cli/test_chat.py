@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from edgedec.embedded import EMBEDDED
 from edgedec.errors import DeviceError
 from edgedec.runtime.answer import Answer, Piece
 from edgedec.runtime.protocols import I32
@@ -20,6 +21,8 @@ from tests.edgedec.cli.conftest import Edgedec, in_green
 from tests.edgedec.cli.support.make_known_model import ENDLESS
 from tests.edgedec.cli.support.pseudo_terminal import PseudoTerminal as Terminal
 from tests.support.gpu_here import need_gpu
+
+chat_module = importlib.import_module("edgedec.cli.chat")  # the package has a function of this name, too
 
 Ask = Callable[..., tuple[int, list[str], str]]
 
@@ -49,6 +52,19 @@ def test_the_conversation_is_part_of_the_next_prompt(ask: Ask) -> None:
     assert [int(match[1]) for match in prompts if match] == [first, second, first]
     assert f"context: {second + 3} of 2048 tokens, 4 messages" in lines
     assert lines[lines.index("there is no answer yet") + 1] == "Hi!"
+
+
+def test_an_embedded_model_says_first_what_it_is(
+    edgedec: Edgedec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    outcome = edgedec("chat", "-m", "demo", "--temp", "0", stdin="Who are you?\n")
+    assert outcome.stderr.splitlines()[0] == (
+        "demo: a story model of 7.9 M parameters that tells stories for children and answers simple questions about them; "
+        "it is not a general assistant and does no arithmetic"
+    )
+    assert outcome.stdout == "I am a small model that tells stories.\n"
+    assert set(chat_module._ABOUT) == set(EMBEDDED)
 
 
 def test_system_message_outlives_reset(ask: Ask) -> None:
