@@ -33,6 +33,7 @@ __all__ = [
     "ALIGNMENT",
     "FEATURES",
     "FORMAT",
+    "KV_PERPLEXITY",
     "MANIFEST",
     "READABLE_VERSIONS",
     "ROTATED_WEIGHTS",
@@ -60,6 +61,7 @@ ROTATED_WEIGHTS = (
 # Features of a manifest's "requires" that this edgedec knows.
 FEATURES = frozenset({"int4", "tied_planes", "half_scales", TERNARY_EMBEDDING, ROTATED_WEIGHTS, KV_POLICY})
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
+KV_PERPLEXITY = "kv_perplexity"  # key of a manifest's "quantization", read by ``edgedec.runtime.kv_precision``
 TOKENIZER_IDENTITY = "tokenizer_identity"  # key of a manifest that names what the token ids mean
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory

@@ -367,12 +367,12 @@ class Plan:
     @property
     def reduced(self) -> str:
         """Say which context and bits of keys and values the budget has left, if either is less than without it."""
-        if self.ctx_size >= self.whole_ctx_size and self.kv_bits >= self.whole_kv_bits:
-            return ""
-        return (
-            f"context {self.ctx_size} tokens ({self.whole_ctx_size} without a budget), keys and values of {self.kv_bits} "
-            f"bits ({self.whole_kv_bits})"
-        )
+        parts = []
+        if self.ctx_size < self.whole_ctx_size:
+            parts.append(f"the context is {self.ctx_size} tokens ({self.whole_ctx_size} without a budget)")
+        if self.kv_bits < self.whole_kv_bits:
+            parts.append(f"keys and values have {self.kv_bits} bits ({self.whole_kv_bits} without a budget)")
+        return " and ".join(parts)
 
     @property
     def phases(self) -> dict[str, dict[str, int]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from edgedec import __version__
 from edgedec.atomic import new_file
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError
-from edgedec.manifest import MANIFEST, encode_manifest
+from edgedec.manifest import KV_PERPLEXITY, MANIFEST, encode_manifest
 from edgedec.memory import format_bytes
 from edgedec.quantize.provenance import README, Provenance
 
@@ -37,6 +37,7 @@ class CardFacts:
         perplexity_before, perplexity_after: perplexity of the checkpoint and of the bundle; None: not measured.
         scored: number of tokens of which the perplexities are means.
         text: description of the text that was scored.
+        kv_perplexity: bits of keys and values -> perplexity over that with the usual bits; empty: not measured.
     """
 
     origin: Provenance
@@ -46,10 +47,11 @@ class CardFacts:
     perplexity_after: float | None = None
     scored: int = 0
     text: str = ""
+    kv_perplexity: Mapping[str, float] = field(default_factory=dict)
 
 
 def add_card(path: Path, facts: CardFacts) -> None:
-    """Write the card of a bundle, and bind it by the bundle's manifest.
+    """Write the card of a bundle, and bind it by the bundle's manifest, which has ``facts.kv_perplexity`` from then on.
 
     The card is written first, when readers ignore it, and the manifest that lists it then replaces the other in one step: a
     reader sees a whole bundle at every moment.
@@ -63,6 +65,8 @@ def add_card(path: Path, facts: CardFacts) -> None:
     if content["sha256"] != bundle.sha256 or README in content["files"]:
         raise BundleError(f"{path}: has changed since it was written; quantize the checkpoint again")
     data = card_text(bundle, facts).encode("utf-8")
+    if facts.kv_perplexity:
+        content["quantization"][KV_PERPLEXITY] = dict(facts.kv_perplexity)
     content["files"][README] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     kept = {key: value for key, value in content.items() if key not in ("format", "version", "sha256")}
     try:
@@ -157,6 +161,8 @@ def _rows(bundle: Bundle, facts: CardFacts) -> Iterator[tuple[str, str]]:
     else:
         yield "perplexity of the checkpoint", f"{before:.4f}"
         yield "perplexity of the bundle", f"{after:.4f} ({100 * (after / before - 1):+.2f} %)"
+        for bits, ratio in facts.kv_perplexity.items():
+            yield f"the same with keys and values of {bits} bits", f"{100 * (ratio - 1):+.2f} %"
         yield "scored text", f"{_escaped(facts.text)}, {facts.scored:,} tokens"
     yield "written by", f"edgedec {__version__}"
 

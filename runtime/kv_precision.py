@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError
+from edgedec.manifest import KV_PERPLEXITY
 
-__all__ = ["KV_PERPLEXITY", "LEAST_BITS", "MOST_LOSS", "automatic_bits", "measured_ratios"]
+__all__ = ["LEAST_BITS", "MOST_LOSS", "automatic_bits", "measured_ratios"]
 
-KV_PERPLEXITY = "kv_perplexity"  # key of a manifest's quantization, whose value ``measured_ratios`` reads
-LEAST_BITS = 8  # bits that change no perplexity that was measured by more than 0.2 % (docs/memory.md)
+LEAST_BITS = 8  # bits that change no perplexity that was measured by more than 0.3 % (docs/memory.md)
 MOST_LOSS = 0.01  # most that fewer bits may add to the perplexity, as a share, before a plan may choose them
 
 

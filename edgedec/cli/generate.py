@@ -89,8 +89,9 @@ def figures(answer: Answer) -> str:
     from edgedec.memory import format_bytes
 
     timings = answer.timings
+    kept = f" ({timings.prompt_kept} of them kept from before)" if timings.prompt_kept else ""
     text = (
-        f"prompt: {counted(timings.prompt_n, 'token')}, {timings.prompt_per_second:.1f} per second; "
+        f"prompt: {counted(timings.prompt_n, 'token')}{kept}, {timings.prompt_per_second:.1f} per second; "
         f"answer: {counted(timings.predicted_n, 'token')}, {timings.predicted_per_second:.1f} per second; "
         f"ended by: {answer.stop_reason}"
     )

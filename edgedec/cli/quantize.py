@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgedec.quantize.readers import Checkpoint
+    from edgedec.runtime.measure.perplexity import Score
     from edgedec.runtime.text.tokenizer import Tokenizer
     from edgedec.stopwatch import Stopwatch
 
@@ -30,6 +31,7 @@ EVAL_TOKENS = 6144  # tokens that are scored by default, of a small model
 _LEAST_EVAL_TOKENS = 512  # tokens that are scored by default, of a large model
 _EVAL_WORK = EVAL_TOKENS * 8_000_000  # parameters times tokens: some seconds on two cores
 _SHORT_WINDOW = 32  # tokens of a sequence that a large model writes
+_KV_TOKENS = 2048  # tokens that must be scored before a bundle says what fewer bits of keys and values cost it
 NO_TEXT = "none"
 # Names of what time is spent on. "writing text" is that of the float model, for calibration and perplexities, with its own
 # score; "rest" is imports and checks.
@@ -63,11 +65,11 @@ def _perplexities(
     *,
     tokens: int,
     watch: Stopwatch,
-) -> tuple[float | None, float | None, int]:
+) -> tuple[float | None, float | None, int, dict[str, float]]:
     """Return the perplexities of the float model and of the bundle on the same windows, and the number of scored tokens.
 
-    Without ``windows``, the float model writes the text, with another seed than for the calibration. The result is (None,
-    None, 0) if the model is too large for that.
+    Without ``windows``, the float model writes the text, with another seed than for the calibration. The perplexities are
+    None if the model is too large for that. The last of the result is the table of ``KV_PERPLEXITY``.
     """
     from edgedec.bundle import Bundle
     from edgedec.families import build_graph
@@ -75,12 +77,12 @@ def _perplexities(
     from edgedec.runtime.kernels.operator import usable
     from edgedec.runtime.measure.perplexity import perplexity
     from edgedec.runtime.planning import make_plan
-    from edgedec.runtime.targets import open_target
+    from edgedec.runtime.targets import open_target, target_module
 
     limit = tokenizer.size
     if windows is None:
         if not can_sample(checkpoint):
-            return None, None, 0
+            return None, None, 0, {}
         length = _window_tokens(tokens)
         with watch.phase("writing text"), progress("writing and scoring text with the float model") as report:
             sampled, before = sample_scored(
@@ -94,10 +96,18 @@ def _perplexities(
         bundle = Bundle.open(bundle_path)
         # Without the kernels, only the reference has recurrent states.
         device = "float_reference" if build_graph(bundle.config).recurrent and usable() is None else "cpu"
-        limits = make_plan(bundle, ctx_size=max(map(len, windows)), device=device).limits
-        target = open_target(bundle, limits=limits, device=device)
-        score = perplexity(target, limits, windows, vocab_limit=limit, progress=report)
-    return before, score.perplexity, score.tokens
+        run = make_plan(bundle, ctx_size=max(map(len, windows)), device=device)
+
+        def score(bits: int) -> Score:
+            target = open_target(bundle, limits=run.limits, device=device, kv_bits=bits)
+            return perplexity(target, run.limits, windows, vocab_limit=limit, progress=report)
+
+        after, usual = score(run.plan.kv_bits), run.plan.kv_bits
+        fewer = [bits for bits in target_module(device).kv_choices(device, bundle) if bits < usual]
+        if device != "cpu" or after.tokens < _KV_TOKENS:
+            fewer = []
+        ratios = {str(bits): score(bits).perplexity / after.perplexity for bits in fewer}
+    return before, after.perplexity, after.tokens, ratios
 
 
 def _eval_tokens(checkpoint: Checkpoint) -> int:
@@ -242,9 +252,11 @@ def quantize(
                 watch.move("quantizing", name, seconds)
         meter.mark()
         peak_bytes = meter.peak_bytes + sum(report.worker_bytes.values())
-    before, after, scored = None, None, 0
+    before, after, scored, kv_perplexity = None, None, 0, dict[str, float]()
     if scores:
-        before, after, scored = _perplexities(opened, words, output, windows, seed, tokens=scored_tokens, watch=watch)
+        before, after, scored, kv_perplexity = _perplexities(
+            opened, words, output, windows, seed, tokens=scored_tokens, watch=watch
+        )
     hint = lost_hint(options, before=before, after=after, error=report.relative_error)
     if hint is not None:
         note(f"warning: {output}: {hint}")
@@ -258,6 +270,7 @@ def quantize(
             perplexity_before=before,
             perplexity_after=after,
             scored=scored,
+            kv_perplexity=kv_perplexity,
             text=f"written by the float model (seed {seed + 1})" if windows is None else Path(str(eval_text)).name,
         )
         add_card(output, facts)

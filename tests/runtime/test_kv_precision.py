@@ -73,9 +73,8 @@ def test_no_budget_makes_a_plan_choose_four_bits(bundle: Bundle, monkeypatch: py
         assert (plan.whole_ctx_size, plan.whole_kv_bits) == (most.ctx_size, 16)
         reduced = plan.ctx_size < most.ctx_size or plan.kv_bits < 16
         assert bool(plan.reduced) == reduced
-        if reduced:
-            assert f"context {plan.ctx_size} tokens ({most.ctx_size} without" in plan.reduced
-            assert f"of {plan.kv_bits} bits (16)" in plan.reduced
+        assert (f"{plan.ctx_size} tokens ({most.ctx_size} without" in plan.reduced) == (plan.ctx_size < most.ctx_size)
+        assert (f"{plan.kv_bits} bits (16 without" in plan.reduced) == (plan.kv_bits < 16)
     four = make_plan(bundle, threads=1, kv_bits=4, budget_bytes=whole).plan
     assert (four.kv_bits, four.fits) == (4, True)  # asked for
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.cli import _kept_bundles, bundles
+from edgedec.cli import _kept_bundles
 from edgedec.cli._kept_bundles import processes_using
 from edgedec.demo import kept_path
 from edgedec.embedded import EMBEDDED
@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_removed_is_named(
     def full(**options: Any) -> str:
         raise PermissionError(13, "Permission denied", "place")
 
-    monkeypatch.setattr(bundles.tempfile, "mkdtemp", full)
+    monkeypatch.setattr("tempfile.mkdtemp", full)
     outcome = edgedec("remove", "demo", "-y")
     assert (outcome.code, outcome.stdout) == (1, "")
     assert f"{kept_path('demo')} was not removed: Permission denied" in outcome.stderr

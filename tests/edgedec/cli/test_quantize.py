@@ -14,6 +14,8 @@ from edgedec.bundle import Bundle
 from edgedec.cli import quantize
 from edgedec.quantize.hints import lost_hint
 from edgedec.quantize.options import QuantizeOptions
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kv_precision import measured_ratios
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import ENDLESS, byte_tokenizer
 from tests.quantize.readers.support import make_qwen35_gguf
@@ -380,3 +382,21 @@ def test_a_card_without_perplexities(edgedec: Edgedec, checkpoint: Path) -> None
     assert "| perplexity | not measured |" in card
     assert "edgedec quantize 'known answers' --output BUNDLE --method float --eval-text none --seed 7\n" in card
     assert "names no licence that could be read" in card
+
+
+@pytest.mark.skipif(usable() is None, reason="the CPU kernels are not usable, whose keys and values have fewer bits")
+def test_a_bundle_says_what_fewer_bits_of_keys_and_values_cost(
+    edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lower the number of tokens that this takes, which a small model writes in seconds only on an idle machine."""
+    few = checkpoint.parent / "few"
+    options = ("quantize", checkpoint, "--method", "int8", "--eval-tokens", "128")
+    edgedec(*options, "-o", few)
+    assert measured_ratios(Bundle.open(few)) == {}
+    monkeypatch.setattr(quantize, "_KV_TOKENS", 100)
+    edgedec(*options, "-o", checkpoint.parent / "more")
+    ratios = measured_ratios(Bundle.open(checkpoint.parent / "more"))
+    assert list(ratios) == [8, 4]
+    assert all(ratio == pytest.approx(1, rel=0.05) for ratio in ratios.values())
+    card = (checkpoint.parent / "more" / "README.md").read_text(encoding="utf-8")
+    assert f"keys and values of 4 bits | {100 * (ratios[4] - 1):+.2f} % |" in card
