@@ -7,7 +7,7 @@ PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 SECOND = -m "(rtl or thorough) and not slow"
 # The tests start Python some hundred times, so modules are compiled once, whatever the environment says.
 test test-rtl test-board test-all: export PYTHONDONTWRITEBYTECODE =
-.PHONY: demo train-demo test test-rtl test-board test-all fuzz figures lint types clean help
+.PHONY: demo train-demo test test-rtl test-board test-all fuzz figures release lint types clean help
 # What runs through pynq, in an environment of its own: pynq needs an older NumPy than the rest.
 BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.py tests/hw/handoff/test_write.py -k "pynq or handoff"
 
@@ -49,6 +49,10 @@ figures: ## write the accelerator's modelled figures into README.md and docs/, a
 	@.venv/bin/python benchmarks/accelerator.py --write-docs
 	@.venv/bin/python benchmarks/memory_model.py --write-docs
 	@.venv/bin/python benchmarks/accelerator_estimate.py --write-docs
+
+release: ## build and check sdist and wheels of the last commit, in dist/; RELEASE=--twice builds twice and compares
+	@.ci/environment run
+	@nice .venv/bin/python .ci/release.py $(RELEASE)
 
 lint: ## ruff: rules and format; openings of docstrings and comments
 	@.ci/environment dev
