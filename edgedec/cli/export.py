@@ -112,7 +112,7 @@ def export(
         else:
             from edgedec.quantize.exporters.safetensors import export_safetensors
 
-            counts = export_safetensors(opened, output)
+            counts = export_safetensors(opened, output, progress=report)
     files = [output] if output.is_file() else sorted(file for file in output.rglob("*") if file.is_file())
     result = {
         "output": str(output),

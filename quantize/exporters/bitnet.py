@@ -24,6 +24,7 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Linear
+from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.safetensors_file import DTYPES, PlannedTensor, write_safetensors
 from edgedec.quantize.methods.float_bits import all_finite
 
@@ -66,6 +67,7 @@ def write_bitnet_checkpoint(
     tokenizer_json: bytes,
     tokenizer_config: Mapping[str, Any] | None,
     check: Callable[[Path], None] | None = None,
+    progress: Progress = silent,
 ) -> None:
     """Write ``folder``, completely or not at all. An existing checkpoint of this format is replaced.
 
@@ -77,6 +79,7 @@ def write_bitnet_checkpoint(
             becomes the ``dtype`` to which transformers rounds the scales. Otherwise all become float32, because
             transformers casts neither them nor the rows that they are multiplied by.
         check: called with the finished folder before it gets its name; nothing remains if it raises an error.
+        progress: called after each tensor that is written, with its name, and the bytes done and in all.
 
     Raises:
         UsageError: the tensors do not match the model, a value or type is not allowed, or ``folder`` holds other files.
@@ -90,6 +93,7 @@ def write_bitnet_checkpoint(
             "reorder the rows of q and k into halves first"
         )
     graph = build_graph(config)
+    _check_replaceable(folder)
     _check_names(graph, ternary, dense)
     for name, weight in ternary.items():
         _check_ternary(name, weight)
@@ -105,9 +109,8 @@ def write_bitnet_checkpoint(
     dtypes = {array.dtype for array in dense.values()}
     dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float32)
     text = _config_text(config, dtype, _quantization_config(graph, ternary))
-    _check_replaceable(folder)
     with new_folder(folder, _CONFIG) as new:
-        _write_weights(new / _WEIGHTS, ternary, dense, dtype)
+        _write_weights(new / _WEIGHTS, ternary, dense, dtype, progress)
         (new / _CONFIG).write_text(text, encoding="utf-8")
         (new / "tokenizer.json").write_bytes(tokenizer_json)
         if tokenizer_config is not None:
@@ -220,7 +223,11 @@ def _stored_scales(weight: TernaryMatrix) -> NDArray[np.float32]:
 
 
 def _write_weights(
-    path: Path, ternary: Mapping[str, TernaryMatrix], dense: Mapping[str, Array], dtype: np.dtype[Any]
+    path: Path,
+    ternary: Mapping[str, TernaryMatrix],
+    dense: Mapping[str, Array],
+    dtype: np.dtype[Any],
+    progress: Progress,
 ) -> None:
     """Write the tensors; each is taken from its mapping when it is written."""
     planned = [
@@ -235,7 +242,7 @@ def _write_weights(
             PlannedTensor(name=f"{name}_scale", dtype=single, shape=np.shape(weight.scales) or (1,), make=scales)
         )
         planned.append(PlannedTensor(name=name, dtype=codes, shape=(-(-outputs // 4), inputs), make=trits))
-    write_safetensors(path, planned)
+    write_safetensors(path, planned, progress)
 
 
 def _stored_dense(dense: Mapping[str, Array], name: str, dtype: np.dtype[Any]) -> Array:

@@ -22,6 +22,7 @@ from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
 from edgedec.kv_policy import check_no_policy
 from edgedec.ops import Hadamard, Linear
+from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.bitnet import TernaryMatrix, write_bitnet_checkpoint
 from edgedec.quantize.exporters.folder_tokenizer import (
     check_model_folder,
@@ -42,8 +43,10 @@ _NORM = re.compile(r"(?!.*\.linear_attn\.).*norm\.weight")  # the norm inside a 
 _OWN_KEYS = ("rope_interleaved", "rms_norm_offset")
 
 
-def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
+def export_safetensors(bundle: Bundle, folder: Path, *, progress: Progress = silent) -> dict[str, int]:
     """Write ``folder``, completely or not at all, and return the numbers of ternary and of float tensors.
+
+    ``progress`` is called after each tensor that is written, with its name, and the bytes done and in all.
 
     Raises:
         UsageError: ``folder`` holds other files.
@@ -76,9 +79,10 @@ def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
             tokenizer_json=bundle.tokenizer_file.read_bytes(),
             tokenizer_config=tokenizer_config(bundle),
             check=partial(check_model_folder, bundle),
+            progress=progress,
         )
     else:
-        _write_float(bundle, folder, shown, dense)
+        _write_float(bundle, folder, shown, dense, progress)
     return ({"ternary": len(ternary)} if ternary else {}) | {"float": len(dense)}
 
 
@@ -121,7 +125,9 @@ def _single(dense: Mapping[str, Array], name: str) -> Array:
     return dense[name].astype(np.float32, copy=False)
 
 
-def _write_float(bundle: Bundle, folder: Path, config: Mapping[str, Any], dense: Mapping[str, Array]) -> None:
+def _write_float(
+    bundle: Bundle, folder: Path, config: Mapping[str, Any], dense: Mapping[str, Array], progress: Progress
+) -> None:
     with new_folder(folder, "config.json") as new:
         write_safetensors(
             new / "model.safetensors",
@@ -131,6 +137,7 @@ def _write_float(bundle: Bundle, folder: Path, config: Mapping[str, Any], dense:
                 )
                 for name in dense
             ],
+            progress,
         )
         (new / "config.json").write_text(json.dumps({**config, "dtype": "float32"}, indent=2), encoding="utf-8")
         write_tokenizer(bundle, new)

@@ -16,6 +16,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.progress import Progress, silent
+
 __all__ = ["DTYPES", "LazyMapping", "PlannedTensor", "write_safetensors"]
 
 T = TypeVar("T")
@@ -56,8 +58,11 @@ class LazyMapping(Mapping[str, T]):
         return len(self._names)
 
 
-def write_safetensors(path: Path, tensors: Iterable[PlannedTensor]) -> None:
-    """Write the tensors to ``path``, wide types first so that each is aligned, and then by name."""
+def write_safetensors(path: Path, tensors: Iterable[PlannedTensor], progress: Progress = silent) -> None:
+    """Write the tensors to ``path``, wide types first so that each is aligned, and then by name.
+
+    ``progress`` is called after each tensor with its name, and the bytes done and in all.
+    """
     ordered = sorted(tensors, key=lambda tensor: (-tensor.dtype.itemsize, tensor.name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # without it transformers refuses the file
     at = 0
@@ -77,3 +82,4 @@ def write_safetensors(path: Path, tensors: Iterable[PlannedTensor]) -> None:
             array = np.ascontiguousarray(tensor.make())
             assert (array.dtype, array.shape) == (tensor.dtype, tensor.shape), tensor.name
             file.write(array.view(np.uint8).reshape(-1).data)
+            progress(tensor.name, header[tensor.name]["data_offsets"][1], at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,3 +108,14 @@ def test_a_folder_in_place_of_a_gguf_file_is_refused(edgedec: Edgedec, ternary: 
     outcome = edgedec("export", ternary, "-o", "models")
     assert outcome.code == 2
     assert "models: it is a folder; give the name of a file, such as " in outcome.stderr
+
+
+@pytest.mark.parametrize("name", ["gguf", "onnx", "safetensors", "web"])
+def test_a_disk_without_room_is_refused(
+    edgedec: Edgedec, ternary: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("edgedec.atomic.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    outcome = edgedec("export", ternary, "-o", "out", "--format", name)
+    assert outcome.code == 1
+    assert "cannot write out: it needs at least" in outcome.stderr
+    assert not Path("out").exists()

@@ -127,7 +127,7 @@ def test_a_large_model_scores_fewer_tokens(
 
 def test_the_number_of_scored_tokens_can_be_chosen(edgedec: Edgedec, checkpoint: Path) -> None:
     data: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "out", "--eval-tokens", "128", "--json").json
-    assert data["eval_tokens"] == 128 - 128 // 64
+    assert data["eval_tokens"] == 128 - 128 // 32
     Path("text").write_text(f"o{ENDLESS}" * 60)
     options = ("--eval-text", "text", "--eval-tokens", "128", "--json")
     data = edgedec("quantize", checkpoint, "-o", "out", *options).json

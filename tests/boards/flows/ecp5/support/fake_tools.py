@@ -104,7 +104,7 @@ def placed(cells: Mapping[str, str]) -> str:
 def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the writer of the real one, which takes seconds; test_bitstream.py uses it."""
 
-    def write(design: BoardDesign, folder: Path) -> Mapping[str, float]:
+    def write(design: BoardDesign, folder: Path, progress: object = None) -> Mapping[str, float]:
         (folder / "rtl/accelerator_system.il").write_text(
             f"system {design.config.hash:016x} {design.config.clock_hz}\n"
         )

@@ -133,7 +133,7 @@ def clocks(mhz: float = 61.23, verdict: str = "PASS") -> str:
 def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the writer of the real one, which takes seconds; test_top.py uses it."""
 
-    def write(design: BoardDesign, folder: Path) -> None:
+    def write(design: BoardDesign, folder: Path, progress: object = None) -> None:
         (folder / "rtl/top.il").write_text(f"system {design.config.hash:016x}\n")
 
     monkeypatch.setattr(project, "_write_hardware", write)
