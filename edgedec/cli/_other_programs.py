@@ -38,6 +38,7 @@ _DRAFTS = (
     "there are --draft-max and --spec-type",
 )
 _CORES = ("the threads run wherever the system puts them", "there is -t; taskset and nice do the rest")
+_ELSEWHERE = ("it is an option of other commands", "edgedec COMMAND --help lists the options of one")
 _TALKS = ("a conversation is a command of its own", "use `edgedec chat`")
 
 # Spellings, separated by spaces -> reason and next step. "*" at the end stands for any text.
@@ -88,6 +89,11 @@ _OPTIONS: dict[str, tuple[str, str]] = {
     "-no-cnv --no-conversation": ("generate continues a text as it is", "use `edgedec generate` without --chat"),
     "-st --single-turn": ("it answers once in any case", "leave it out; `edgedec chat -st` answers one message"),
     "-mli --multiline-input": ("a chat always takes several lines", 'begin and end the message with """'),
+    "-md -np -ctk -ctv -jf": _ELSEWHERE,  # otherwise a command without -md reads "-m d"
+    "-sys --system --system-prompt -sysf --system-file --system-prompt-file": (
+        "it is for conversations",
+        "use it with `edgedec chat` or `edgedec generate --chat`; each request to a server has its own",
+    ),
     "--simple-io --color --nowordwrap -co": (
         "nothing of the output is decorated",
         "--show-draft marks accepted guesses",

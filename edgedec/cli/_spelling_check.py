@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from edgedec.cli._other_programs import command_instead, option_elsewhere
 from edgedec.errors import UsageError
-from edgedec.spelling import did_you_mean
+from edgedec.spelling import did_you_mean, nearest
 
 __all__ = ["SpelledGroup", "check_options"]
 
@@ -104,12 +104,19 @@ def _unknown(command: str, name: str, takes_value: Mapping[str, bool]) -> str:
         reason, instead = elsewhere
         return f"{command} has no {name}, because {reason}; {instead}"
     longer = f"-{name}"
-    suggestion = f"; did you mean {longer!r}?" if longer in takes_value else did_you_mean(name, takes_value)
+    suggestion = f"; did you mean {longer!r}?" if longer in takes_value else _meant(name, takes_value)
     return f"{command} has no option {name}{suggestion or f'; {command} --help lists its options'}"
 
 
+def _meant(name: str, options: Iterable[str]) -> str:
+    """Return the end of a message with the option that ``name`` may mean. The dashes, which all have, do not count."""
+    bare = {option.lstrip("-"): option for option in options}
+    match = nearest(name.lstrip("-"), bare)
+    return "" if match is None else f"; did you mean {bare[match]!r}?"
+
+
 def _unknown_before_command(command: str, name: str, takes_value: Mapping[str, bool]) -> str:
-    suggestion = did_you_mean(name, takes_value)
+    suggestion = _meant(name, takes_value)
     return f"{command} has no option {name}{suggestion or f'; options follow a command: {command} COMMAND {name} ...'}"
 
 

@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_removed_is_named(
     def full(**options: Any) -> str:
         raise PermissionError(13, "Permission denied", "place")
 
-    monkeypatch.setattr("tempfile.mkdtemp", full)
+    monkeypatch.setattr("edgedec.cli.bundles.tempfile.mkdtemp", full)
     outcome = edgedec("remove", "demo", "-y")
     assert (outcome.code, outcome.stdout) == (1, "")
     assert f"{kept_path('demo')} was not removed: Permission denied" in outcome.stderr

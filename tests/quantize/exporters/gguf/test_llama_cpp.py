@@ -63,8 +63,7 @@ def test_llama_cpp_writes_the_embedded_models_text(tmp_path: Path, options: dict
     with Session.open("demo") as session:
         answer = session.generate("Once upon a time, there", n_predict=8, sampling=SamplingConfig(temperature=0))
         ids = session.encode("Once upon a time, there").tolist()
-    model = Model(tmp_path / "m.gguf")
-    theirs: list[int] = []
+    model, theirs = Model(tmp_path / "m.gguf"), list[int]()
     for _ in answer.tokens:
         theirs.append(int(model.logits([*ids, *theirs])[-1].argmax()))
     assert theirs == answer.tokens
