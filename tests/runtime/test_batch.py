@@ -207,5 +207,5 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b'{"prompt": "\xff"}\n')
     with pytest.raises(UsageError, match="line 1 is not UTF-8"):
         read_batch(path, "model", DEFAULTS)
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="there is no such file; check the spelling of the path"):
         read_batch(tmp_path / "none", "model", DEFAULTS)
