@@ -182,8 +182,9 @@ def test_what_is_written_is_read_back(tmp_path: Path, monkeypatch: pytest.Monkey
         writer.folder.joinpath("weights.bin").write_bytes(data)
 
     monkeypatch.setattr(BundleWriter, "finish", damage)
+    source = open_checkpoint(write(tmp_path / "m", tensors()))
     with pytest.raises(BundleError, match=r"weights\.bin"):
-        run(write(tmp_path / "m", tensors()), tmp_path / "b", "int8")
+        quantize(source, tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=13)
 
 
 def test_native_ternary_is_lossless(tmp_path: Path) -> None:
