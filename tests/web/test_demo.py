@@ -1,6 +1,6 @@
 """Models in JavaScript write the tokens that they write on the CPU: with Dawn in Node.js, and in a browser.
 
-A software GPU takes half a minute of a processor to compile the shaders, and seconds for a token of the embedded model.
+A software GPU takes seconds to compile the shaders, and 60 to 90 ms for a token of the embedded model.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shorten_known_answer(folder: Path) -> None:
-    """Leave two tokens of the known answer, because a software GPU takes seconds for each."""
+    """Leave two tokens of the known answer, because some software GPUs take seconds for each."""
     content = json.loads((folder / "site.json").read_text("utf-8"))
     content["known_answer"]["tokens"] = content["known_answer"]["tokens"][:2]
     (folder / "site.json").write_text(json.dumps(content), "utf-8")
