@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,22 @@ def test_a_bundle_is_whole_at_every_moment(bundle: Path, monkeypatch: pytest.Mon
 
 def _full_disk(content: object) -> bytes:
     raise OSError(28, "No space left on device")
+
+
+def test_the_card_is_there_before_the_manifest_lists_it(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sha256, names = Bundle.open(bundle).sha256, list[str]()
+
+    def new_file(path: Path, *, follow: bool) -> AbstractContextManager[Path]:
+        names.append(path.name)
+        if len(names) == 2:
+            raise OSError(28, "No space left on device")
+        return nullcontext(path)
+
+    monkeypatch.setattr(model_card, "new_file", new_file)
+    with pytest.raises(EdgedecError, match="the bundle is complete without it"):
+        add_card(bundle, facts())
+    assert names == [README, MANIFEST]
+    assert Bundle.open(bundle).sha256 == sha256
 
 
 def test_a_link_in_the_place_of_the_card_is_not_followed(bundle: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -207,10 +208,15 @@ def test_a_server_gives_signs_of_life_while_its_model_lives(
             assert looks.acquire(timeout=30)
         with suppress(BlockingIOError):
             late.append(sock.recv(999))
-        sock.settimeout(30)
-        os.kill(os.getpid(), 15)
 
-    watcher = threading.Thread(target=watch)
+    def watch_to_the_end() -> None:
+        try:
+            watch()
+        finally:
+            sock.settimeout(30)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=watch_to_the_end)
     watcher.start()
     run_server(gate, service, listen("127.0.0.1", 0), ready=lambda: notifier.tell("READY=1"), notifier=notifier)
     watcher.join()
