@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.runtime.kernels.recipe import LIBRARY, find_compiler
+from edgedec.runtime.kernels.recipe import LIBRARY, LOOP_LIBRARY, find_compiler
 
 FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim")
 # packages outside of the default environment; a module may name one of them when it is imported
@@ -34,6 +34,7 @@ OF_AN_EXTRA = (
 
 BUILD = (sys.executable, "-m", "build", "--no-isolation")
 INSTALLED_LIBRARY = f"edgedec/runtime/kernels/{LIBRARY}"
+INSTALLED_LIBRARIES = (INSTALLED_LIBRARY, f"edgedec/runtime/loop/{LOOP_LIBRARY}")
 
 # script that runs in an empty folder, without the editable install, which would provide a module that the wheel lacks
 IMPORT_ALL = """
@@ -69,7 +70,7 @@ def package_files(root: Path) -> dict[str, bytes]:
         installed_name(path.relative_to(root)): path.read_bytes()
         for folder in FOLDERS
         for path in (root / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.name not in (LIBRARY, ".gitignore")
+        if path.is_file() and "__pycache__" not in path.parts and path.name not in (LIBRARY, LOOP_LIBRARY, ".gitignore")
     }
 
 
@@ -99,7 +100,7 @@ def clean_tree(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> 
     """Return a copy without build products, because those of an earlier build would be packed again."""
     copy = tmp_path_factory.mktemp("tree") / "edgedec"
     unwanted = shutil.ignore_patterns(
-        ".git", ".venv*", ".typing", ".*_cache", "build", "dist", "*.egg-info", "__pycache__", LIBRARY
+        ".git", ".venv*", ".typing", ".*_cache", "build", "dist", "*.egg-info", "__pycache__", LIBRARY, LOOP_LIBRARY
     )
     shutil.copytree(project_root, copy, ignore=unwanted)
     return copy
@@ -140,7 +141,8 @@ def test_wheel_holds_every_file_of_the_package_folders(clean_tree: Path, wheel: 
     assert "edgedec/quantize/distil/__init__.py" in files
     assert "edgedec/py.typed" in files
     if find_compiler():
-        assert files.pop(INSTALLED_LIBRARY)[1:4] in (b"ELF", b"\xfa\xed\xfe")  # Linux, macOS
+        for library in INSTALLED_LIBRARIES:
+            assert files.pop(library)[1:4] in (b"ELF", b"\xfa\xed\xfe")  # Linux, macOS
         # Machine code that does not use Python: one wheel for every version.
         assert re.search(r"-py3-none-(?!any).+\.whl$", wheel.name)
     assert files == package_files(clean_tree)
@@ -151,11 +153,21 @@ def test_sdist_holds_the_same_files_and_builds_the_same_wheel(
     clean_tree: Path, wheel: Path, unpacked_sdist: Path, tmp_path: Path
 ) -> None:
     assert package_files(unpacked_sdist) == package_files(clean_tree)
-    for name in ("LICENSE", "Makefile", "README.md", ".ci/run", "examples/generate.py", "tests/conftest.py"):
+    for name in (
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        ".ci/run",
+        "examples/generate.py",
+        "tests/conftest.py",
+        "SECURITY.md",
+        "CITATION.cff",
+    ):
         assert (unpacked_sdist / name).is_file(), f"{name} is not in the sdist"
     again, files = wheel_files(build("wheel", unpacked_sdist, tmp_path)), wheel_files(wheel)
     assert again.keys() == files.keys()
-    assert again | {INSTALLED_LIBRARY: b""} == files | {INSTALLED_LIBRARY: b""}
+    emptied = dict.fromkeys(INSTALLED_LIBRARIES, b"")
+    assert again | emptied == files | emptied
 
 
 @pytest.mark.slow
