@@ -40,9 +40,6 @@ class TemplateOptions:
         Raises:
             UsageError: both are given, a name is unknown, or the template does not parse.
         """
-        from edgedec.runtime.text.chat_template import check_template
-        from edgedec.runtime.text.named_templates import named_template
-
         text, file = self.chat_template, self.chat_template_file
         if text is not None and file is not None:
             raise UsageError(
@@ -54,6 +51,10 @@ class TemplateOptions:
             flag, source = "--chat-template", text
         else:
             return None
+        # These import Jinja, which plain texts do not need.
+        from edgedec.runtime.text.chat_template import check_template
+        from edgedec.runtime.text.named_templates import named_template
+
         try:
             source = source if file is not None else named_template(source)
             check_template(source)
