@@ -53,7 +53,7 @@ def units(tmp_path: Path) -> Path:
     """Return copies of the units, which run a program that is there."""
     for name in ("edgedec.service", "edgedec.socket"):
         text = (FOLDER / name).read_text()
-        (tmp_path / name).write_text(text.replace(PROGRAM, sys.executable))
+        (tmp_path / name).write_text(text.replace(PROGRAM, f'"{sys.executable}"'))
     return tmp_path
 
 
