@@ -7,6 +7,7 @@ docs/demo-model.md says how they were made. ``-m demo`` names the target's bundl
 
 from __future__ import annotations
 
+import logging
 import zlib
 from functools import cache
 from pathlib import Path
@@ -89,4 +90,11 @@ def kept_path(name: str) -> Path:
 
 
 def _quantize(source: Path, method: str, path: Path, progress: Progress) -> None:
-    quantize_checkpoint(source, path, method=method, progress=progress)
+    """Quantize without the notes, which are for whoever chooses a method: the twin in int8 is there for comparison."""
+    log = logging.getLogger("edgedec.quantize")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        quantize_checkpoint(source, path, method=method, progress=progress)
+    finally:
+        log.setLevel(before)
