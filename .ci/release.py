@@ -122,6 +122,9 @@ def main() -> int:
         dist.mkdir()
         for path in made:
             shutil.copy2(path, dist)
+    if not dist.is_dir():
+        print("dist/ is missing: run `make release` first", file=sys.stderr)
+        return 3
     files = sorted(dist.iterdir())
     for path in files:
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e6:.1f} MB\n  sha256 {sha256(path)}")

@@ -66,17 +66,17 @@ def add_card(path: Path, facts: CardFacts) -> None:
         raise BundleError(f"{path}: has changed since it was written; quantize the checkpoint again")
     data = card_text(bundle, facts).encode("utf-8")
     if facts.kv_perplexity:
-        content["quantization"][KV_PERPLEXITY] = dict(facts.kv_perplexity)
+        # Code paths of a processor differ in the last digits.
+        content["quantization"][KV_PERPLEXITY] = {bits: round(ratio, 4) for bits, ratio in facts.kv_perplexity.items()}
     content["files"][README] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     kept = {key: value for key, value in content.items() if key not in ("format", "version", "sha256")}
     try:
         for name, written in ((README, data), (MANIFEST, encode_manifest(kept))):
             with new_file(path / name, follow=False) as file:
                 file.write_bytes(written)
-    except OSError as error:
-        raise EdgedecError(
-            f"{path / README}: cannot be written: {error.strerror}; the bundle is complete without it"
-        ) from None
+    except (EdgedecError, OSError) as error:
+        (path / README).unlink(missing_ok=True)
+        raise EdgedecError(f"{error}; the bundle is complete without its model card") from None
     Bundle.open(path, weights=False)  # reads both back
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -42,6 +41,7 @@ from edgedec.reference.float_profile.ops.quantize_activation import quantize_row
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme
 from edgedec.stopwatch import Stopwatch
 from edgedec.workers import WorkerPool
+from edgedec.workers.local import usable_cores
 
 __all__ = [
     "QuantizeOptions",
@@ -118,8 +118,7 @@ def local_workers(checkpoint: Checkpoint) -> int:
     """
     if sum(int(np.prod(info.shape)) for info in checkpoint.tensors.values()) < _WORTH_PROCESSES:
         return 1
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min(cores, _MOST_WORKERS)
+    return min(usable_cores(), _MOST_WORKERS)
 
 
 def least_bytes(checkpoint: Checkpoint, options: QuantizeOptions) -> int:

@@ -8,6 +8,7 @@ kept.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from edgedec.quantize.readers.gguf.parts import read_parts
 from edgedec.quantize.readers.untrusted import file_bytes, member, printable, read_text
 
 __all__ = ["FileFact", "Provenance", "front_matter", "provenance"]
+
+_LOG = logging.getLogger(__name__)
 
 README = "README.md"
 _MOST_README_BYTES = 1 << 20
@@ -181,7 +184,8 @@ def _readme(folder: Path, unread: list[str]) -> dict[str, list[str] | None]:
         path = member(folder, README)
         return {} if path is None else front_matter(read_text(path, _MOST_README_BYTES))
     except EdgedecError as error:
-        unread.append(f"{README}: {printable(str(error))}")
+        _LOG.warning("%s", error)  # its message has the folder, which is nobody's business who reads the card
+        unread.append(f"{README}: it cannot be read as text")
         return {}
 
 
@@ -215,7 +219,8 @@ def _files(source: Path, unread: list[str]) -> Iterator[Path]:
             if path is not None and stat.S_ISREG(path.stat().st_mode):
                 yield path
         except (EdgedecError, OSError) as error:
-            unread.append(f"{printable(name)}: {printable(str(error))}")
+            _LOG.warning("%s", error)
+            unread.append(f"{printable(name)}: it is no file of the checkpoint, or cannot be read")
 
 
 def _first_line(path: Path) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from edgedec.workers._calls import CallResult, call
 from edgedec.workers._pools import InlinePool, ParallelPool
 
-__all__ = ["create"]
+__all__ = ["create", "usable_cores"]
 
 _GRACE_S = 3.0  # seconds that a process may take to end after it was told to
 _INTERRUPTED = 128 + 2  # exit code of a process that Ctrl-C ended
@@ -27,11 +27,11 @@ _INTERRUPTED = 128 + 2  # exit code of a process that Ctrl-C ended
 
 def create(workers: int) -> InlinePool:
     """Return a pool with this number of workers; 0: one for each core."""
-    workers = workers or _cores()
+    workers = workers or usable_cores()
     return InlinePool() if workers == 1 else ParallelPool(_Processes(workers))
 
 
-def _cores() -> int:
+def usable_cores() -> int:
     """Return the number of cores that this process may run on."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))

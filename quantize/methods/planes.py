@@ -15,7 +15,6 @@ step 1 without drift; PTQTP (2509.16989) for the planes. The rest, tied scales i
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ from edgedec.quantize.blas_threads import one_thread
 from edgedec.quantize.methods.compensate import refine, round_groups, upper_factor
 from edgedec.quantize.methods.grid import Grid
 from edgedec.quantize.methods.levels import Codebook, FreePlanes
+from edgedec.workers.local import usable_cores
 
 __all__ = [
     "MAX_PLANES",
@@ -47,6 +47,7 @@ MAX_PLANES = 3
 # 1.162 and 1.163 times with 16,000. 0.3 is not used because the few outlier inputs of larger models raise the mean.
 _DAMPING = 0.1
 _ROWS_AT_A_TIME = 1024  # rows quantized together; rows are independent, and this bounds the working memory
+_MOST_THREADS = 4  # threads of such rows, each of which has some float64 blocks of them
 # Share of a row's largest scale below which a group holds rounding errors of float64 in place of zeros
 _NOISE = 2.0**-45
 _PLAIN_STEPS = 100  # upper bound on the steps of the alternation, which converges long before
@@ -200,7 +201,7 @@ def quantize_groups(
     if statistics is None:
         outside = sum(map(quantize_rows, starts))  # other matrices are quantized by other processes meanwhile
     else:
-        with one_thread(), ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as threads:
+        with one_thread(), ThreadPoolExecutor(min(len(starts), usable_cores(), _MOST_THREADS)) as threads:
             outside = sum(threads.map(quantize_rows, starts))
     if outside:
         limits = np.finfo(scales.dtype)

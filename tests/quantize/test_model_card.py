@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -181,17 +182,22 @@ def test_a_bundle_has_one_card(bundle: Path) -> None:
 
 def test_a_bundle_is_whole_at_every_moment(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sha256 = Bundle.open(bundle).sha256
-    monkeypatch.setattr(model_card, "encode_manifest", _full_disk)
-    with pytest.raises(EdgedecError, match="the bundle is complete without it"):
-        add_card(bundle, facts())
-    assert Bundle.open(bundle).sha256 == sha256
-    monkeypatch.undo()
+    for most in (0, 1):  # files that the disk has room for
+        room = iter([True] * most)
+        write_bytes = Path.write_bytes
+
+        def limited(path: Path, data: bytes, room: Iterator[bool] = room) -> int:
+            if not next(room, False):
+                raise OSError(28, "No space left on device")
+            return write_bytes(path, data)
+
+        monkeypatch.setattr(Path, "write_bytes", limited)
+        with pytest.raises(EdgedecError, match="the bundle is complete without its model card"):
+            add_card(bundle, facts())
+        monkeypatch.undo()
+        assert Bundle.open(bundle).sha256 == sha256
     assert sorted(path.name for path in bundle.iterdir()) == sorted([MANIFEST, *Bundle.open(bundle).file_bytes])
     add_card(bundle, facts())
-
-
-def _full_disk(content: object) -> bytes:
-    raise OSError(28, "No space left on device")
 
 
 def test_the_card_is_there_before_the_manifest_lists_it(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +210,7 @@ def test_the_card_is_there_before_the_manifest_lists_it(bundle: Path, monkeypatc
         return nullcontext(path)
 
     monkeypatch.setattr(model_card, "new_file", new_file)
-    with pytest.raises(EdgedecError, match="the bundle is complete without it"):
+    with pytest.raises(EdgedecError, match="the bundle is complete without its model card"):
         add_card(bundle, facts())
     assert names == [README, MANIFEST]
     assert Bundle.open(bundle).sha256 == sha256

@@ -140,6 +140,15 @@ def test_what_is_not_used_is_named(tmp_path: Path, lines: str, reason: str) -> N
     assert len(said) < 200
 
 
+def test_no_reason_has_the_path_of_the_checkpoint(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "secret home" / "c", readme("license: mit"))
+    (folder / "README.md").write_bytes(b"\xff\xfe")
+    (folder / "LICENSE").symlink_to("/etc/passwd")
+    known = provenance(folder)
+    assert len(known.unread) == 2
+    assert not any(word in said for said in known.unread for word in ("secret", "/etc", str(tmp_path)))
+
+
 def _huge(folder: Path) -> None:
     (folder / "README.md").write_bytes(b"---\nlicense: mit\n---\n" + b"x" * (1 << 20))
 
