@@ -182,9 +182,9 @@ def test_a_bundle_has_one_card(bundle: Path) -> None:
 
 def test_a_bundle_is_whole_at_every_moment(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sha256 = Bundle.open(bundle).sha256
+    write_bytes = Path.write_bytes
     for most in (0, 1):  # files that the disk has room for
         room = iter([True] * most)
-        write_bytes = Path.write_bytes
 
         def limited(path: Path, data: bytes, room: Iterator[bool] = room) -> int:
             if not next(room, False):

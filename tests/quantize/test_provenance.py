@@ -141,6 +141,7 @@ def test_what_is_not_used_is_named(tmp_path: Path, lines: str, reason: str) -> N
 
 
 def test_no_reason_has_the_path_of_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "secret home").mkdir()
     folder = checkpoint(tmp_path / "secret home" / "c", readme("license: mit"))
     (folder / "README.md").write_bytes(b"\xff\xfe")
     (folder / "LICENSE").symlink_to("/etc/passwd")
