@@ -26,6 +26,8 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 __all__ = ["BudgetTake", "PlanPair", "kept", "levers", "measure", "pair", "perplexities", "weight_bytes"]
 
 BASELINE_NODES, BASELINE_KV_BITS = 64, 16
+# Bits of the budgeted plan, which a plan does not choose by itself; the benchmark gives their perplexity, too.
+BUDGETED_KV_BITS = 4
 GREEDY = SamplingConfig(temperature=0)
 _TRIED = 8  # prompts that are tried for each prompt that is measured
 
@@ -104,7 +106,9 @@ def pair(
     without = PlanPair(spec=spec, baseline=baseline, budgeted=baseline, budget_bytes=0)
     budget = weight_bytes(baseline) + int(share * without.baseline_bytes)
     own = bundle if calibrated is None else calibrated
-    budgeted = make_plan(own, threads=threads, ctx_size=ctx_size, spec=spec, budget_bytes=budget).plan
+    budgeted = make_plan(
+        own, threads=threads, ctx_size=ctx_size, kv_bits=BUDGETED_KV_BITS, spec=spec, budget_bytes=budget
+    ).plan
     return replace(without, budgeted=budgeted, budget_bytes=budget)
 
 
@@ -150,9 +154,8 @@ def perplexities(
 
 
 def _open(path: Path, plan: Plan, spec: SpecConfig, threads: int, budget_bytes: int | None) -> Session:
-    kv_bits = None if budget_bytes else plan.kv_bits
     return Session.open(
-        path, threads=threads, ctx_size=plan.ctx_size, kv_bits=kv_bits, spec=spec, budget_bytes=budget_bytes
+        path, threads=threads, ctx_size=plan.ctx_size, kv_bits=plan.kv_bits, spec=spec, budget_bytes=budget_bytes
     )
 
 

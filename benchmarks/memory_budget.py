@@ -11,13 +11,13 @@ if the plan was refused before anything was loaded. Speed does not affect peaks,
 machine.
 
 Speed: the fixed baseline has a context of 1024 (``--ctx-size``), float16 keys and values, a tree of 64 nodes and whole
-float32 logits. A plan of the same context gets the memory of its weights and 35 % of the baseline's other memory
-(``--share``). Both write greedy answers to the same prompts in turns, and the medians give the share of the baseline's
-speculative tokens/s that remains. Plans of different contexts are not compared. ``levers`` says how much each of the plan's
-settings saves, and ``perplexity_ratio`` what its keys and values cost on the embedded model's held-out stories. The models
-are the embedded pair, whose plan has rings in three of four heads (`edgedec calibrate-kv -m demo --share 0.25`, once, which
-needs PyTorch), and its target padded to the shape of BitNet b1.58 0.73B. A plan reserves more than is used, so the measured
-peaks are compared as well.
+float32 logits. A plan of the same context, with keys and values of 4 bits, gets the memory of its weights and 35 % of the
+baseline's other memory (``--share``). Both write greedy answers to the same prompts in turns, and the medians give the
+share of the baseline's speculative tokens/s that remains. Plans of different contexts are not compared. ``levers`` says how
+much each of the plan's settings saves, and ``perplexity_ratio`` what its keys and values cost on the embedded model's
+held-out stories. The models are the embedded pair, whose plan has rings in three of four heads (`edgedec calibrate-kv -m
+demo --share 0.25`, once, which needs PyTorch), and its target padded to the shape of BitNet b1.58 0.73B. A plan reserves
+more than is used, so the measured peaks are compared as well.
 
 JSON: {"ceiling": {"held", "runs", "refused", "broken", "lines": [...]}, "speed": {MODEL: {"kept", ...}}}. Exit code 1 if a
 line is broken.
@@ -286,7 +286,7 @@ def _measured_share(
             drafter=plans.spec.drafter_name,
             draft=None if draft is None else str(draft),
             ctx_size=plan.ctx_size,
-            kv_bits=None if budget else plan.kv_bits,
+            kv_bits=plan.kv_bits,
             budget_bytes=budget,
             threads=threads,
             draft_max=plans.spec.draft_max,
