@@ -23,6 +23,7 @@ from edgedec.heap import trim_heap
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass, State, Target
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._cpu import CpuTarget
@@ -57,8 +58,10 @@ def filled(path: Path, positions: int) -> dict[str, Any]:
         trim_heap()  # because loading has freed blocks, as in a session
         state = target.open(limits)
         _read_to(target, state, positions)
+    # What Python has of a bundle and its graph is not the target's, but an item of the planner.
+    host = make_plan(Bundle.open(path), threads=1, ctx_size=positions, kv_bits=16).plan.items["host"]
     return {
-        "items": dict(target.footprint(limits)),
+        "items": {**target.footprint(limits), "host": host},
         "peak_bytes": meter.peak_bytes,
         "held_bytes": target.held_bytes(state),
     }
