@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,13 +14,14 @@ from typing import Literal
 from edgedec.bundle import Bundle
 from edgedec.embedded import EMBEDDED
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.manifest import MANIFEST, TEMPLATE, TOKENIZER, WEIGHTS
+from edgedec.manifest import MANIFEST, MAX_MANIFEST_BYTES, TEMPLATE, TOKENIZER, WEIGHTS
 from edgedec.missing import spelling_of_path
 from edgedec.paths import cache_folder
 
-__all__ = ["KeptBundle", "bundles_in", "cached_bundles", "foreign_files", "processes_using"]
+__all__ = ["KeptBundle", "bundles_in", "cached_bundles", "foreign_files", "kept_figures", "processes_using"]
 
-_OWN_FILES = {MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE}
+_OWN_FILES = {MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE}  # even if the manifest cannot be read
+_EMBEDDED_FOLDER = re.compile(rf"({'|'.join(EMBEDDED)})-[0-9a-f]{{12}}\.edgedec")  # any version's
 _DEPTH = 2  # folders below the cache folder in which bundles are: itself, and those of commands
 
 
@@ -27,7 +30,8 @@ class KeptBundle:
     """A bundle on the disk.
 
     Members:
-        name: an embedded model's name, or the path below the cache folder, or the path as it was named.
+        name: an embedded model's name, or the path below the cache folder (the whole path, if that is such a name), or the
+            path as it was named.
         path: its folder.
         place: ``embedded``: the bundle of this edgedec's embedded model; ``cache``; ``folder``: elsewhere.
         method: method of its quantization, empty if its manifest cannot be read.
@@ -57,8 +61,9 @@ def cached_bundles() -> list[KeptBundle]:
     embedded = {kept_path(name): name for name in EMBEDDED}
     found = sorted(_bundle_folders(cache, _DEPTH))
     first = [path for path in embedded if path in found]
+    names = {path: path.relative_to(cache).as_posix() for path in found if path not in embedded}
     return [_described(path, embedded[path], "embedded") for path in first] + [
-        _described(path, path.relative_to(cache).as_posix(), "cache") for path in found if path not in embedded
+        _described(path, str(path) if name in EMBEDDED else name, "cache") for path, name in names.items()
     ]
 
 
@@ -82,13 +87,31 @@ def bundles_in(folder: Path) -> list[KeptBundle]:
 
 def foreign_files(bundle: KeptBundle) -> list[str]:
     """Return the names of what is in the folder and no file of a bundle, nor one that edgedec made from it."""
+    own = _OWN_FILES | _listed_files(bundle.path / MANIFEST)
     with os.scandir(bundle.path) as entries:
         return sorted(
             entry.name
             for entry in entries
             if not entry.is_file(follow_symlinks=False)
-            or (entry.name not in _OWN_FILES and not entry.name.startswith(".cpu-kernels."))
+            or (entry.name not in own and not entry.name.startswith(".cpu-kernels."))
         )
+
+
+def _listed_files(manifest: Path) -> set[str]:
+    """Return the names of the files that a manifest lists; none if it cannot be read."""
+    try:
+        with manifest.open("rb") as file:
+            return set(json.loads(file.read(MAX_MANIFEST_BYTES))["files"])
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return set()
+
+
+def kept_figures(bundle: KeptBundle) -> Path | None:
+    """Return the file beside an embedded model's bundle that the demo may have written; None for other bundles."""
+    from edgedec.demo import figures_path
+
+    own = bundle.path.parent == cache_folder() and _EMBEDDED_FOLDER.fullmatch(bundle.path.name)
+    return figures_path(bundle.path) if own else None
 
 
 def processes_using(folder: Path) -> list[int]:

@@ -64,7 +64,7 @@ def remove(
 
     An embedded model is made again when it is used. Folders elsewhere are never removed.
     """
-    from edgedec.cli._kept_bundles import cached_bundles
+    from edgedec.cli._kept_bundles import cached_bundles, kept_figures
     from edgedec.memory import format_bytes
 
     chosen = _chosen(names, cached_bundles())
@@ -74,8 +74,11 @@ def remove(
         if json:
             print_json({"removed": [], "bytes": 0})
         return
+    if not yes:
+        chosen = _chosen(names, cached_bundles())  # the answer may have taken minutes
+        total = sum(bundle.size_bytes for bundle in chosen)
     for bundle in chosen:
-        _remove(bundle.path)
+        _remove(bundle.path, kept_figures(bundle))
     if json:
         print_json({"removed": [str(bundle.path) for bundle in chosen], "bytes": total})
     else:
@@ -136,22 +139,38 @@ def _agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _remove(path: Path) -> None:
-    """Remove a bundle's folder. It vanishes in one step, so that no process finds half of it.
+def _remove(path: Path, figures: Path | None) -> None:
+    """Remove a bundle's folder, and the figures beside it. It vanishes in one step, so that no process finds half of it.
 
     Raises:
-        EdgedecError: it cannot be removed.
+        EdgedecError: it cannot be removed; what has lost no file is in its place again.
     """
+    aside = None
     try:
+        if figures is not None:
+            figures.unlink(missing_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
             path.rename(aside / path.name)
-            shutil.rmtree(aside / path.name)
+            _remove_or_put_back(aside / path.name, path)
         finally:
             with suppress(OSError):
                 aside.rmdir()
     except OSError as error:
-        raise EdgedecError(f"{path} was not removed: {error.strerror}: {error.filename}") from None
+        why = f"{error.strerror}: {error.filename}"
+        if aside is not None and aside.exists():
+            raise EdgedecError(f"{path} was removed in part: {why}; remove {aside} yourself") from None
+        raise EdgedecError(f"{path} was not removed: {why}") from None
+
+
+def _remove_or_put_back(folder: Path, place: Path) -> None:
+    before = sorted(os.listdir(folder))
+    try:
+        shutil.rmtree(folder)
+    except OSError:
+        if sorted(os.listdir(folder)) == before:
+            folder.rename(place)
+        raise
 
 
 def _as_json(bundle: KeptBundle) -> dict[str, Any]:

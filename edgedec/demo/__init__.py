@@ -22,7 +22,18 @@ from edgedec.paths import cache_folder, clear_cached
 from edgedec.progress import Progress, silent
 from edgedec.spelling import did_you_mean
 
-__all__ = ["CHOICES", "DRAFT", "DRAFTS", "HELD_OUT", "HYBRID", "NAMES", "TARGET", "bundle_path", "kept_path"]
+__all__ = [
+    "CHOICES",
+    "DRAFT",
+    "DRAFTS",
+    "HELD_OUT",
+    "HYBRID",
+    "NAMES",
+    "TARGET",
+    "bundle_path",
+    "figures_path",
+    "kept_path",
+]
 
 _HERE = Path(__file__).parent
 TARGET = _HERE / "target"  # one ternary plane, in the BitNet layout of Hugging Face
@@ -87,6 +98,11 @@ def kept_path(name: str) -> Path:
         EdgedecError: there is no cache folder.
     """
     return cache_folder() / f"{name}-{_digest()}.edgedec"
+
+
+def figures_path(bundle: Path) -> Path:
+    """Return the place beside an embedded model's bundle in which the demo keeps the figures that it measured."""
+    return bundle.with_suffix(".json")
 
 
 def _quantize(source: Path, method: str, path: Path, progress: Progress) -> None:

@@ -101,7 +101,7 @@ def _quality_table(console: Console) -> None:
         with console.status(f"  {label} ..."):
             path = demo.bundle_path(name)
             bundle = Bundle.open(path)
-            found = _remembered(path.with_suffix(".json"), lambda path=path: _measure(path))  # type: ignore[misc]
+            found = _remembered(demo.figures_path(path), lambda path=path: _measure(path))  # type: ignore[misc]
         tokens = found["tokens"]
         table.add_row(
             label,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -82,7 +81,7 @@ def _open_padded(small: Path, console: Console) -> Session | None:
             size = sum(file.stat().st_size for file in path.iterdir())
             console.print(
                 f"  padded model: {'opened' if kept else 'made and opened'} in {time.perf_counter() - began:.1f} s; "
-                f"{size / 1e6:.0f} MB, kept for the next demo. Remove it with\n  rm -r {shlex.quote(str(path))}",
+                f"{size / 1e6:.0f} MB, kept for the next demo. Remove it with\n  edgedec remove {path.name}",
                 highlight=False,
             )
             return session

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from edgedec import demo
 from edgedec.bundle import Bundle
+from edgedec.cli._kept_bundles import cached_bundles, foreign_files
 from edgedec.demo import padded, races
 from edgedec.demo.comparison import PLAIN, GuessedPass, Measured, Race, RaceRun, TimedPiece, Track
 from edgedec.demo.messages import messages
@@ -254,7 +255,9 @@ def test_the_padded_model_writes_the_small_ones_text_and_keeps_within_its_sizes(
     assert 0.9 * padded.DISK_BYTES < size <= padded.DISK_BYTES
     text = shown(console)
     assert "padded model: made and opened in " in text
-    assert f"{size / 1e6:.0f} MB, kept for the next demo. Remove it with\n  rm -r '{path}'" in text
+    assert f"{size / 1e6:.0f} MB, kept for the next demo. Remove it with\n  edgedec remove {path.name}\n" in text
+    (kept,) = (bundle for bundle in cached_bundles() if bundle.path == path)
+    assert (kept.name, foreign_files(kept)) == (path.name, [])  # so that the command removes it
     with races._open(path) as session:
         assert session.run.plan.total_bytes < padded.MEMORY_BYTES
     with races._open(demo.bundle_path("demo")) as session:

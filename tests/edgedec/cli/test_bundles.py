@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from edgedec.cli import _kept_bundles
+from edgedec.cli import _kept_bundles, bundles
 from edgedec.cli._kept_bundles import processes_using
-from edgedec.demo import kept_path
+from edgedec.demo import figures_path, kept_path
 from edgedec.embedded import EMBEDDED
 from edgedec.paths import cache_folder
+from edgedec.quantize.model_card import CardFacts, add_card
+from edgedec.quantize.provenance import provenance
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.pseudo_terminal import PseudoTerminal
 
@@ -85,6 +87,42 @@ def test_bundles_are_removed(edgedec: Edgedec, cache: Path) -> None:
     assert sorted(entry.name for entry in cache.iterdir()) == ["bench", "verified"]
     assert names(edgedec) == ["bench/demo-ternary-v1.edgedec"]
     assert edgedec("remove", "bench/demo-ternary-v1.edgedec", "-y").stdout.startswith("removed 1 bundle, ")
+
+
+def test_a_folder_in_the_cache_does_not_take_an_embedded_models_name(
+    edgedec: Edgedec, cache: Path, bundle: Path
+) -> None:
+    own = cache / "demo"
+    shutil.copytree(bundle, own)
+    assert sorted(names(edgedec)) == sorted([*KNOWN, str(own)])
+    assert edgedec("remove", "demo", "-y", "--json").json["removed"] == [str(kept_path("demo"))]
+    assert "demo has no bundle in the cache folder" in refused(edgedec, cache, "demo")
+    assert edgedec("remove", str(own), "-y", "--json").json["removed"] == [str(own)]
+
+
+def test_a_bundle_with_its_model_card_is_removed(edgedec: Edgedec, cache: Path, checkpoint: Path) -> None:
+    """All files that the manifest lists are the bundle's."""
+    path = cache / "demo-old.edgedec"
+    add_card(path, CardFacts(origin=provenance(checkpoint), command="edgedec quantize", stored_bytes=1))
+    assert (path / "README.md").is_file()
+    assert edgedec("remove", path.name, "-y").code == 0
+    assert not path.exists()
+
+
+def test_a_card_that_the_manifest_does_not_list_is_somebodys(edgedec: Edgedec, cache: Path) -> None:
+    (cache / "demo-old.edgedec" / "README.md").write_text("mine")
+    assert "holds more than the bundle: README.md" in refused(edgedec, cache, "demo-old.edgedec")
+
+
+def test_the_figures_of_an_embedded_model_are_removed_with_it(edgedec: Edgedec, cache: Path, bundle: Path) -> None:
+    older, mine = cache / "demo-int8-0123456789ab.edgedec", cache / "mine.edgedec"
+    for path in (older, mine):
+        shutil.copytree(bundle, path)
+    for path in (kept_path("demo"), older, mine):
+        path.with_suffix(".json").write_text("{}")
+    assert edgedec("remove", "demo", older.name, mine.name, "-y").code == 0
+    assert not figures_path(kept_path("demo")).exists()
+    assert [entry.name for entry in cache.glob("*.json")] == ["mine.json"]
 
 
 def refused(edgedec: Edgedec, cache: Path, *words: str, code: int = 2) -> str:
@@ -196,3 +234,44 @@ def test_a_folder_that_cannot_be_removed_is_named(
     outcome = edgedec("remove", "demo", "-y")
     assert (outcome.code, outcome.stdout) == (1, "")
     assert f"{kept_path('demo')} was not removed: Permission denied" in outcome.stderr
+
+
+def test_the_bundles_are_looked_at_again_after_the_answer(
+    edgedec: Edgedec, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minutes may pass before somebody answers."""
+    path = cache / "demo-old.edgedec"
+
+    def agreed(question: str) -> bool:
+        (path / "notes.txt").write_text("mine")
+        return True
+
+    monkeypatch.setattr(bundles, "_agreed", agreed)
+    outcome = edgedec("remove", "demo", path.name)
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert "nothing was removed: " in outcome.stderr
+    assert (path / "notes.txt").read_text() == "mine"
+    assert kept_path("demo").exists()
+
+
+@pytest.mark.parametrize("first", [None, "weights.bin"])
+def test_a_removal_that_fails_says_where_the_bundle_is(
+    edgedec: Edgedec, cache: Path, monkeypatch: pytest.MonkeyPatch, first: str | None
+) -> None:
+    def rmtree(folder: Path) -> None:
+        if first is not None:
+            (folder / first).unlink()
+        raise PermissionError(13, "Permission denied", "tokenizer.json")
+
+    monkeypatch.setattr("edgedec.cli.bundles.shutil.rmtree", rmtree)
+    path = cache / "demo-old.edgedec"
+    before = sorted(entry.name for entry in path.iterdir())
+    outcome = edgedec("remove", path.name, "-y")
+    assert (outcome.code, outcome.stdout) == (1, "")
+    aside = list(cache.glob(".demo-old.edgedec.*"))
+    if first is None:
+        assert f"{path} was not removed: Permission denied: tokenizer.json" in outcome.stderr
+        assert (aside, sorted(entry.name for entry in path.iterdir())) == ([], before)
+    else:
+        assert f"{path} was removed in part: Permission denied: tokenizer.json; remove {aside[0]}" in outcome.stderr
+        assert sorted(entry.name for entry in (aside[0] / path.name).iterdir()) == sorted({*before} - {first})
