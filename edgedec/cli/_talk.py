@@ -94,6 +94,21 @@ def _end_line(prompt: str) -> None:
         note("")
 
 
+def _file_named(name: str) -> Path:
+    """Return the path of a file as it was typed: ``~`` is a home folder, as in shells.
+
+    Raises:
+        UsageError: there is no such user, or no file can have such a name.
+    """
+    if "\0" in name:
+        raise UsageError(f"{name!r}: no file can have such a name; leave out the character \\x00")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        user = name.partition("/")[0].removeprefix("~")
+        raise UsageError(f"{name}: there is no user {user!r}; give the path without ~") from None
+
+
 class Talk:
     """The conversation. A message that fails does not become part of it."""
 
@@ -221,7 +236,7 @@ class Talk:
         saved = SavedConversation(
             model=self.session.bundle.sha256, system=self.conversation.system, turns=tuple(self.conversation.turns)
         )
-        save_conversation(Path(name).expanduser(), saved)
+        save_conversation(_file_named(name), saved)
         dropped = self.conversation.dropped
         without = f", without {counted(dropped, 'older turn')} that the context dropped" if dropped else ""
         note(f"{counted(len(saved.turns), 'turn')} saved to {name}{without}")
@@ -229,7 +244,7 @@ class Talk:
     def _load(self, name: str) -> None:
         from edgedec.cli._conversation_file import load_conversation
 
-        saved = load_conversation(Path(name).expanduser())
+        saved = load_conversation(_file_named(name))
         self.conversation.go_on(system=saved.system, turns=saved.turns)
         self._forget()
         other = "" if saved.model == self.session.bundle.sha256 else "; another model has written the answers"

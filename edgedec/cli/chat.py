@@ -84,6 +84,6 @@ def chat(
             note(f"context {session.run.limits.positions} tokens; /help lists the commands")
         with talk.interrupts.installed():
             talk.run("> " if interactive else "", first=first, single=single_turn)
-        if talk.failures and not talk.answers and not interactive:
+        if talk.failures and not talk.answers and (single_turn or not interactive):
             last = talk.failures[-1]
             raise type(last)("no message was answered; the reasons are in the lines above") from last

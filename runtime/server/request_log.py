@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -204,9 +205,15 @@ class RequestLog:
 
 
 def _write_all(descriptor: int, data: bytes, write: Callable[[int, bytes], int] = os.write) -> None:
-    """Write all of ``data``; an error, such as that of a reader who is gone, must not end the server."""
+    """Write all of ``data``; an error, such as that of a reader who is gone, must not end the server.
+
+    Whoever shares the open file may have made it non-blocking; the log's thread waits for its reader in any case.
+    """
     try:
         while data:
-            data = data[write(descriptor, data) :]
+            try:
+                data = data[write(descriptor, data) :]
+            except BlockingIOError:
+                select.select([], [descriptor], [])
     except OSError:
         return

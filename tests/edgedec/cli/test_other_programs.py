@@ -49,6 +49,16 @@ def test_an_option_of_another_program_is_refused_by_name_in_every_command(name: 
                 check_options(name, command.params, words)
 
 
+def test_the_manual_quotes_refusals_as_they_are_printed() -> None:
+    text = " ".join((Path(__file__).parents[3] / "docs" / "command-line.md").read_text("utf-8").split())
+    quoted = re.findall(r"`((edgedec [a-z -]+?) has no (-\S+), because [^`]+)`", text)
+    assert quoted
+    for message, name, spelling in quoted:
+        with pytest.raises(UsageError) as raised:
+            check_options(name, COMMANDS[name].params, [spelling])
+        assert str(raised.value) == message
+
+
 def test_each_spelling_is_in_the_table_once() -> None:
     assert sorted(ELSEWHERE) == sorted(set(ELSEWHERE))
     assert option_elsewhere("--yarn-orig-ctx") == option_elsewhere("--rope-scale")

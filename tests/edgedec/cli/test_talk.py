@@ -183,6 +183,29 @@ def test_a_single_turn_ends_after_the_first_message(ask: Ask) -> None:
     assert "no message was answered" in stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("~nosuchuser/x", "~nosuchuser/x: there is no user 'nosuchuser'; give the path without ~"),
+        ("a\0b", "'a\\x00b': no file can have such a name"),
+        ("x" * 5000, "x" * 5000),
+    ],
+)
+def test_a_name_that_no_file_can_have_ends_nothing(ask: Ask, name: str, message: str) -> None:
+    code, lines, stderr = ask("how?", f"/save {name}", "how?")
+    assert (code, lines) == (0, ["Hi!", "Hi!"])
+    assert message in stderr
+
+
+def test_a_single_turn_that_is_refused_fails_on_a_terminal_too(bundle: Path) -> None:
+    terminal = PseudoTerminal("-m", "edgedec", "chat", str(bundle), "-st", "-p", "refuse")
+    try:
+        assert "no message was answered" in terminal.rest()
+        assert terminal.exit_code() == 1
+    finally:
+        terminal.close()
+
+
 # Writing an answer again.
 
 
@@ -372,6 +395,9 @@ def test_a_file_that_reads_back_as_something_else_is_not_kept(monkeypatch: pytes
         ("/save", "/save needs the name of a file: /save FILE"),
         ("/save x", "there is nothing to save: the conversation has no answer yet"),
         ("/load nowhere", "file nowhere: there is no such file"),
+        ("/load ~nosuchuser/x", "~nosuchuser/x: there is no user 'nosuchuser'; give the path without ~"),
+        ("/load a\0b", "'a\\x00b': no file can have such a name"),
+        ("/load " + "x" * 5000, "file " + "x" * 5000),
     ],
 )
 def test_commands_that_are_refused_end_nothing(ask: Ask, line: str, message: str) -> None:
