@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from edgedec.cli._origins import flags_used
-from edgedec.cli.console import note
+from edgedec.cli.console import notes_to
 from edgedec.errors import UsageError
 from edgedec.spelling import must_be_one_of
 
 if TYPE_CHECKING:
     from edgedec.runtime.server.request_log import LogFormat, RequestLog
 
-__all__ = ["listening", "log_format_named", "note_line", "request_log", "socket_of_systemd"]
+__all__ = ["listening", "log_format_named", "notes_as", "request_log", "socket_of_systemd"]
 
 
 def socket_of_systemd(ctx: typer.Context) -> socket.socket | None:
@@ -87,9 +87,14 @@ def request_log(form: LogFormat, *, wanted: bool) -> AbstractContextManager[Requ
     return nullcontext() if descriptor is None else RequestLog(descriptor, form)
 
 
-def note_line(text: str, form: LogFormat) -> None:
-    """Print a line for the user on stderr, in the form of the log."""
-    note(text if form == "text" else _line(datetime.now(UTC), "notice", "edgedec", text))
+def notes_as(form: LogFormat) -> AbstractContextManager[None]:
+    """Print the lines for the user on stderr in the form of the log."""
+
+    def put(text: str) -> None:
+        sys.stderr.write(_line(datetime.now(UTC), "notice", "edgedec", text) + "\n")  # whole, because threads write too
+        sys.stderr.flush()
+
+    return nullcontext() if form == "text" else notes_to(put)
 
 
 class _JsonFormatter(logging.Formatter):

@@ -23,6 +23,7 @@ __all__ = [
     "has_colours",
     "log_to_stderr",
     "note",
+    "notes_to",
     "print_json",
     "print_table",
     "progress",
@@ -34,6 +35,7 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_S = 1.0  # seconds before a progress bar appears
+_sinks: list[Callable[[str], None]] = []  # the last one gets the notes
 
 
 def log_to_stderr(verbosity: int) -> None:
@@ -99,7 +101,20 @@ def text_output() -> Iterator[Callable[[str], None]]:
 
 def note(text: str) -> None:
     """Print a line for the user on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    if _sinks:
+        _sinks[-1](text)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def notes_to(sink: Callable[[str], None]) -> Iterator[None]:
+    """Give the lines of ``note`` to ``sink``, and those of ``progress``, which draws no bar then."""
+    _sinks.append(sink)
+    try:
+        yield
+    finally:
+        _sinks.pop()
 
 
 def counted(number: int, noun: str) -> str:
@@ -139,7 +154,7 @@ def progress(label: str, *, once: bool = False) -> Iterator[Progress]:
         once: stop as soon as everything is done, because the caller writes to the terminal next.
     """
     steps = RateLimitedLog(_LOG)
-    if not sys.stderr.isatty() or steps.on:  # log lines would break a bar
+    if not sys.stderr.isatty() or steps.on or _sinks:  # log lines would break a bar
         with ProgressLines(label, note, once=once, interval_s=LINE_INTERVAL_S) as lines:
             yield _logged(label, lines.update, steps) if steps.on else lines.update
         return

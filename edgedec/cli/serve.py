@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgedec.cli._service import listening, log_format_named, note_line, request_log, socket_of_systemd
-from edgedec.cli.console import read_text
+from edgedec.cli._service import listening, log_format_named, notes_as, request_log, socket_of_systemd
+from edgedec.cli.console import note, read_text
 from edgedec.cli.conversation_options import TemplateOptions
 from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_model
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
@@ -179,6 +179,7 @@ def serve(
     from edgedec.runtime.server.systemd import Notifier
 
     form = log_format_named(log_format)
+    ctx.with_resource(notes_as(form))  # until the command ends
     notifier, passed = Notifier.of_environment(), socket_of_systemd(ctx)
     try:
         body_bytes = parse_bytes(max_body)
@@ -238,7 +239,7 @@ def serve(
         line = f"serves {settings.model_name} at {addresses}"
 
         def tell_ready() -> None:
-            note_line(f"edgedec {line}", form)
+            note(f"edgedec {line}")
             notifier.tell("READY=1", status=line)
 
         notifier.tell(status=f"loads {settings.model_name}")

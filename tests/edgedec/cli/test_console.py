@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import re
+import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from edgedec.cli.console import counted, progress, read_text
+from edgedec.cli.console import counted, note, notes_to, progress, read_text
 from edgedec.errors import UsageError
 
 LABEL = "quantizing"
@@ -32,6 +34,25 @@ def test_without_a_terminal_lines_go_to_stderr_and_stdout_stays_empty(
 def test_quick_work_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with progress(LABEL) as report:
         report("layers.3", 1, 4)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_where_notes_go_elsewhere_no_bar_is_drawn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgedec.cli.console.LINE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    came, texts = threading.Event(), list[str]()
+
+    def put(text: str) -> None:
+        texts.append(text)
+        came.set()
+
+    with notes_to(put):
+        with progress(LABEL):
+            assert came.wait(30)
+        note("last")
+    assert (texts[0].startswith(LABEL), texts[-1]) == (True, "last")
     assert capsys.readouterr() == ("", "")
 
 

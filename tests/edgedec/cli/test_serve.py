@@ -14,13 +14,14 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgedec.cli import console
 from edgedec.cli._service import log_format_named, request_log
 from edgedec.cli.run_options import RunOptions
 from edgedec.errors import DeviceError
@@ -305,6 +306,46 @@ def test_the_log_of_the_process_has_the_form_of_the_requests(edgedec: Edgedec, s
     values = json.loads(line)
     assert (values["level"], values["source"]) == ("warning", "edgedec.x")
     assert values["message"].startswith("a \n b\nTraceback")
+
+
+def test_all_lines_of_a_json_log_are_json(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The notes about a run under a tight budget come again at each reload; lines about progress come with them."""
+
+    def run_server(
+        gate: Gate, service: ModelService, *sockets: socket.socket, ready: Callable[[], None], **options: Any
+    ) -> None:
+        for _ in range(2):
+            service._open_session().close()
+        with console.progress("preparing the model") as report:
+            report("weights", 1, 2)
+            assert tick.wait(30)
+        ready()
+
+    def note(text: str) -> None:
+        real(text)
+        if text.startswith("preparing the model: 50 %"):
+            tick.set()
+
+    tick, real = threading.Event(), console.note
+    monkeypatch.setattr(console, "note", note)
+    monkeypatch.setattr(console, "LINE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(listener, "run_server", run_server)
+    words = ["--port", "0", "--log-format", "json", "--kv-policy", "auto", "--memory-budget"]
+    refusal = edgedec("serve", "-m", bundle, *words, "4MiB").stderr
+    least = re.search(r"try --memory-budget (\d+MiB)", refusal)
+    assert least is not None, refusal
+    outcome = edgedec("serve", "-m", bundle, *words, least[1])
+    assert outcome.code == 0, outcome.stderr
+    lines = [json.loads(line) for line in outcome.stderr.splitlines()]
+    assert {(line["level"], line["source"]) for line in lines} == {("notice", "edgedec")}
+    texts = [line["message"] for line in lines]
+    for part, times in (("because the memory budget is ", 2), ("keys and values: full", 2), ("edgedec serves ", 1)):
+        assert sum(part in text for text in texts) == times, texts
+    assert any(text.startswith("preparing the model: 50 %, weights") for text in texts)
+    real("plain")
+    assert capsys.readouterr().err == "plain\n"
 
 
 def test_without_its_packages_the_command_says_what_to_install(
