@@ -58,7 +58,7 @@ def filled(path: Path, positions: int) -> dict[str, Any]:
         trim_heap()  # because loading has freed blocks, as in a session
         state = target.open(limits)
         _read_to(target, state, positions)
-    # What Python has of a bundle and its graph is not the target's, but an item of the planner.
+    # The planner has an item for the Python objects of a bundle and its graph, which a target does not count.
     host = make_plan(Bundle.open(path), threads=1, ctx_size=positions, kv_bits=16).plan.items["host"]
     return {
         "items": {**target.footprint(limits), "host": host},
