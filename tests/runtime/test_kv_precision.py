@@ -64,7 +64,7 @@ def test_no_budget_makes_a_plan_choose_four_bits(bundle: Bundle, monkeypatch: py
     monkeypatch.setattr(onnx, "least_weights", lambda bundle: None)
     most = make_plan(bundle, threads=1).plan
     whole = make_plan(bundle, threads=1, kv_bits=8, ctx_size=most.ctx_size).plan.total_bytes
-    for budget in range(whole // 2, most.total_bytes + MIB, MIB // 8):
+    for budget in range(whole // 2, most.total_bytes + MIB, MIB // 2):
         plan = make_plan(bundle, threads=1, budget_bytes=budget).plan
         if not plan.fits:
             continue
