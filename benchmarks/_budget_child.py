@@ -33,7 +33,7 @@ from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.recipe import LIBRARY
 from edgedec.runtime.protocols import I32, Draft, Limits, Outcome, SnapshotState, Sparse, TokenTree, TreePolicy
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session, import_plugins
+from edgedec.runtime.session import Session, import_first_start, import_plugins
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets import target_module
 
@@ -208,6 +208,7 @@ def run(settings: BudgetRun) -> dict[str, Any]:
     # Modules that are imported by name are part of the baseline, as in ``Session.open``.
     target_module("cpu")
     import_plugins(settings.spec)
+    import_first_start()
     mark = HighWater()
     with Session.open(
         settings.bundle,

@@ -30,7 +30,7 @@ from edgedec.digests import sha256
 from edgedec.errors import EdgedecError
 from edgedec.paths import cache_folder
 
-__all__ = ["LEAST_BYTES", "MOST_RECORDS", "SETTLED_S", "FileState", "is_verified", "verifying"]
+__all__ = ["LEAST_BYTES", "MOST_RECORDS", "SETTLED_S", "FileState", "is_new", "is_verified", "verifying"]
 
 LEAST_BYTES = 1 << 20  # size of the smallest file that is remembered; reading a smaller one takes a few milliseconds
 MOST_RECORDS = 256
@@ -98,6 +98,14 @@ def is_verified(path: Path, claim: str) -> bool:
         with _record(path).open("rb") as file:
             return bool(json.loads(file.read(_RECORD_BYTES)) == _content(state, claim))
     except (OSError, ValueError, RecursionError, EdgedecError):  # no record, or none that can be read
+        return False
+
+
+def is_new(path: Path) -> bool:
+    """Return True if the file is large and was never checked under this path, so that its check imports hashlib."""
+    try:
+        return FileState.of(path).size >= LEAST_BYTES and not _record(path).is_file()
+    except (OSError, EdgedecError):
         return False
 
 

@@ -27,9 +27,9 @@ TREES = (32, 16, 8, 4, 3, 2)  # numbers of guesses to which a plan may shrink a 
 # Memory of the tokenizers library for each byte of tokenizer.json: up to 5.9 bytes that stay were measured, and up to 18.6
 # while it is read. Even a small vocabulary takes the last figure besides.
 _TOKENIZER_FACTOR, _READING_FACTOR, _TOKENIZER_BYTES = 8, 20, 1 << 19
-# Bytes of streams, the template engine and threads, and of what checks and converts a new bundle (up to 0.3 MiB were
+# Bytes of streams, the template engine and threads, and of modules that a run imports late (up to 0.2 MiB were
 # measured); of the objects of a round for each node of its tree; and of the text for each token of the context.
-_HOST_BYTES, _NODE_BYTES, _TEXT_BYTES = 83 << 14, 4 << 10, 192
+_HOST_BYTES, _NODE_BYTES, _TEXT_BYTES = 67 << 14, 4 << 10, 192
 _SEQUENCE_BYTES = 1 << 18  # bytes of text and streams of each further sequence
 _BLOCK_ROWS = 16  # upper bound of ``TargetInfo.block_rows``
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits

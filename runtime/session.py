@@ -14,6 +14,7 @@ from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.heap import trim_heap, use_one_heap
+from edgedec.manifest import WEIGHTS
 from edgedec.memory import MemoryMeter
 from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
@@ -41,6 +42,7 @@ from edgedec.runtime.targets import driver_bytes, open_target, target_module
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.writer import Account, AnswerWriter
+from edgedec.verified import is_new
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
@@ -190,6 +192,8 @@ class Session:
         # These import modules, which belong to the baseline and are not charged to the model.
         target_module(device, accelerator)
         import_plugins(spec or SpecConfig())
+        if verify or is_new(folder / WEIGHTS):
+            import_first_start()
         baseline = MemoryMeter().baseline_bytes
         driver_bytes(device)  # a driver's own memory is beside the plan, so it is opened before the meter
         charged = charged_folders(folder)
@@ -588,6 +592,11 @@ class Session:
             return self.meter.peak_bytes
         own = self.meter.peak_bytes if self._device.facts.kind == "measured" else 0
         return own + self._device.device_bytes
+
+
+def import_first_start() -> None:
+    """Import the libraries that check and convert a new bundle, and that later starts do without."""
+    import hashlib  # noqa: F401
 
 
 def import_plugins(spec: SpecConfig) -> None:

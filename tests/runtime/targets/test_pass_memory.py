@@ -19,6 +19,9 @@ pytestmark = [
     pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)"),
 ]
 
+# bytes of Python's objects of a bundle and its graph, and of what checks a new one: an item of the planner, not of a target
+HOST = 1 << 20
+
 # script for a process of its own, because the heap that other tests leave would hide allocations
 _PASSES = """
 import json, sys
@@ -114,7 +117,7 @@ def test_many_sequences_stay_within_the_plan(tmp_path: Path) -> None:
     items = report["items"]
     assert report["full"], "the cache was never full"
     assert report["peak"] > items["kv"]
-    assert report["peak"] <= sum(items.values())
+    assert report["peak"] <= sum(items.values()) + HOST
 
 
 @pytest.mark.thorough
@@ -126,7 +129,7 @@ def test_passes_of_changing_widths_leave_no_holes(tmp_path: Path) -> None:
     write_random_bundle(tmp_path / "m", dict(SHAPES["demo"]) | sizes | {"num_hidden_layers": 2}, "ternary")
     report = _report(_PASSES, tmp_path / "m")
     items = report["items"]
-    assert report["peak"] <= sum(items.values())
+    assert report["peak"] <= sum(items.values()) + HOST
     assert report["marks"][-1] - report["marks"][0] < items["activations"] / 2
     assert report["bound"] <= 96
 
@@ -156,7 +159,7 @@ def test_recurrent_states_are_in_the_plan(family: str, tmp_path: Path) -> None:
     report = _report(_PASSES, tmp_path / "m")
     items = report["items"]
     assert items["recurrent"] > {"mamba2": 12 << 20}.get(family, 1 << 20)
-    assert items["weights"] + items["recurrent"] < report["peak"] <= sum(items.values())
+    assert items["weights"] + items["recurrent"] < report["peak"] <= sum(items.values()) + HOST
 
 
 @pytest.mark.thorough
@@ -173,4 +176,4 @@ def test_many_sequences_with_recurrent_states_stay_within_the_plan(tmp_path: Pat
     items = report["items"]
     assert report["full"], "the cache was never full"
     assert report["peak"] > items["kv"] + items["recurrent"]
-    assert report["peak"] <= sum(items.values())
+    assert report["peak"] <= sum(items.values()) + HOST
