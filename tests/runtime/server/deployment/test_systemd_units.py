@@ -82,27 +82,27 @@ CHECK_UNIT = """
 After=edgedec.service
 [Service]
 Type=oneshot
-ExecStart=/root/check.sh
+ExecStart=/check/run.sh
 [Install]
 WantedBy=multi-user.target
 """
-# Runs in the container, and leaves files in /root/out. The last line ends the container, whatever happens before.
+# Runs in the container, and leaves files in /check/out. The last line ends the container, whatever happens before.
 CHECK = """#!/bin/sh
-mkdir -p /root/out
-ask() { /opt/edgedec/bin/python -I /root/ask.py "$@"; }
-ask > /root/out/answers
-systemctl show edgedec.service -p StatusText -p ActiveState -p MemoryMax > /root/out/state
+mkdir -p /check/out
+ask() { /opt/edgedec/bin/python -I /check/ask.py "$@"; }
+ask > /check/out/answers
+systemctl show edgedec.service -p StatusText -p ActiveState -p MemoryMax > /check/out/state
 number=$(systemctl show -p MainPID --value edgedec.service)
-grep -E '^(Uid|CapEff|NoNewPrivs|Seccomp):' "/proc/$number/status" > /root/out/process
+grep -E '^(Uid|CapEff|NoNewPrivs|Seccomp):' "/proc/$number/status" > /check/out/process
 systemctl kill -s STOP edgedec.service
 for second in $(seq 60); do
   sleep 1
   [ "$(systemctl show -p NRestarts --value edgedec.service)" = 0 ] || break
 done
-ask > /root/out/again
+ask > /check/out/again
 systemctl stop edgedec.socket edgedec.service
-systemctl show edgedec.service -p Result -p NRestarts -p ExecMainStatus > /root/out/end
-journalctl -b -u edgedec.service --no-pager -o cat > /root/out/log
+systemctl show edgedec.service -p Result -p NRestarts -p ExecMainStatus > /check/out/end
+journalctl -b -u edgedec.service --no-pager -o cat > /check/out/log
 systemctl poweroff --no-block
 """
 ASK = """
@@ -142,16 +142,17 @@ def test_systemd_runs_the_service(built: Image, tmp_path: Path) -> None:
     (folder / "check.service").write_text(CHECK_UNIT)
     (root / "etc/edgedec").mkdir()
     (root / "etc/edgedec/serve.env").write_text("EDGEDEC_SERVE_MODEL=demo\nEDGEDEC_SERVE_CTX_SIZE=512\n")
-    (root / "root/ask.py").write_text(ASK)
-    (root / "root/check.sh").write_text(CHECK)
-    (root / "root/check.sh").chmod(0o755)
+    (root / "check").mkdir()
+    (root / "check/ask.py").write_text(ASK)
+    (root / "check/run.sh").write_text(CHECK)
+    (root / "check/run.sh").chmod(0o755)
     enable = ["systemctl", "enable", "edgedec.socket", "edgedec.service", "check.service"]
     subprocess.run(contained(system, enable, env={}), check=True)
     machine = ["systemd-nspawn", "--register=no", "--keep-unit", "--private-network", "-D", str(root), "-b"]
     subprocess.run(machine, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=400)
 
     def left(name: str) -> str:
-        return (root / "root/out" / name).read_text()
+        return (root / "check/out" / name).read_text()
 
     log = left("log")
     for name in ("answers", "again"):
