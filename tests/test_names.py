@@ -39,19 +39,19 @@ def doubled(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 @functools.cache
-def project() -> list[tuple[str, str]]:
-    """Return (path, source) of each module of the project."""
+def doubled_here() -> dict[str, list[str]]:
+    """Return the public classes that several modules of the project define."""
     files = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
-    return [(str(file.relative_to(ROOT)), file.read_text("utf-8")) for file in files]
+    return doubled((str(file.relative_to(ROOT)), file.read_text("utf-8")) for file in files)
 
 
 def test_each_public_class_has_a_name_of_its_own() -> None:
-    strange = {name: paths for name, paths in doubled(project()).items() if name not in SHARED}
+    strange = {name: paths for name, paths in doubled_here().items() if name not in SHARED}
     assert not strange, "rename one of each pair, or add the name with its reason to SHARED"
 
 
 def test_each_exception_is_needed() -> None:
-    assert set(SHARED) <= set(doubled(project())), "remove the names from SHARED that only one module defines"
+    assert set(SHARED) <= set(doubled_here()), "remove the names from SHARED that only one module defines"
 
 
 @pytest.mark.parametrize(

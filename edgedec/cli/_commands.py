@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, MutableMapping
 from importlib import import_module
 from typing import Any
@@ -85,8 +86,12 @@ class LazyGroup(SpelledGroup):
         return help_option
 
 
+@functools.cache
 def _command(name: str, body: Callable[..., None] | typer.Typer) -> Any:
-    """Return the command of a function, or a group of commands; typer has no public name for their common class."""
+    """Return the command of a function, or a group of commands; typer has no public name for their common class.
+
+    A command is made once for a process, because reading the types of its options takes some 10 ms.
+    """
     # Help and messages are plain, because boxes would break paths in the middle.
     holder = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     if isinstance(body, typer.Typer):

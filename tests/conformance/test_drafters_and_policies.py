@@ -232,6 +232,12 @@ def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, poli
 @pytest.mark.parametrize("positions", [64, 1024])
 @pytest.mark.parametrize("name", names(DRAFTERS))
 def test_a_draft_stays_within_its_footprint_for_any_length_of_the_text(name: str, positions: int) -> None:
+    # Other threads of a run of tests allocate now and then; what the draft allocates comes back in each attempt.
+    assert any(excess_bytes(name, positions) <= 0 for _ in range(3))
+
+
+def excess_bytes(name: str, positions: int) -> int:
+    """Return the most bytes of 250 rounds of a draft beyond its footprint; always the same rounds."""
     rng = np.random.default_rng(3)
     limits = Limits(nodes=16, depth=8, positions=positions)
     text = np.minimum(rng.zipf(1.3, positions), VOCAB).astype(np.int32) - 1  # tokens as uneven as words
@@ -242,6 +248,7 @@ def test_a_draft_stays_within_its_footprint_for_any_length_of_the_text(name: str
     tracemalloc.start()
     try:
         draft, own_bytes = open_draft(name, limits), 0  # bytes that are this test's own
+        peak_bytes = 0
         for _ in range(250):
             mine = tracemalloc.get_traced_memory()[0]
             tree = any_tree(rng, int(text[-1]), limits.nodes)
@@ -250,12 +257,13 @@ def test_a_draft_stays_within_its_footprint_for_any_length_of_the_text(name: str
             tracemalloc.reset_peak()
             draft.expand(text, tree, np.arange(limits.nodes, dtype=np.int32))
             draft.observe(tree, outcome)
-            assert tracemalloc.get_traced_memory()[1] - own_bytes <= footprint + answers
+            peak_bytes = max(peak_bytes, tracemalloc.get_traced_memory()[1] - own_bytes)
             mine = tracemalloc.get_traced_memory()[0]
             text = after(text, tree, outcome)
             own_bytes += tracemalloc.get_traced_memory()[0] - mine
     finally:
         tracemalloc.stop()
+    return peak_bytes - footprint - answers
 
 
 class _Talkative:

@@ -647,7 +647,7 @@ DEEP: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @needs_kernels
 @needs_proc
 @pytest.mark.parametrize("family", DEEP)
@@ -657,7 +657,7 @@ def test_a_deep_model_stays_within_its_plan(family: str, tmp_path: Path) -> None
     check_ceiling("none", plan.total_bytes, bundle=str(tmp_path / "deep"), ctx_size=1024)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @needs_kernels
 @needs_proc
 @pytest.mark.parametrize("kind", MAKERS)

@@ -210,6 +210,7 @@ def test_without_a_terminal_there_is_no_question(edgedec: Edgedec, cache: Path) 
     assert kept_path("demo").exists()
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("answer", "left"), [("y\n", False), ("\n", True), ("no\n", True)])
 def test_the_question_is_asked_on_a_terminal(cache: Path, answer: str, left: bool) -> None:
     terminal = PseudoTerminal("-m", "edgedec", "remove", "demo-old.edgedec")

@@ -176,6 +176,7 @@ def test_rows_are_kept_on_the_disk_while_the_server_runs(
     assert not folder.exists()
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("words", "sequences"),
     [

@@ -89,6 +89,7 @@ app.main()
 """
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("command", [("generate", "--echo", "-p", "how"), ("chat", "-st", "-p", "o")])
 def test_log_lines_are_never_inside_a_text_on_a_terminal(bundle: Path, command: tuple[str, ...]) -> None:
     terminal = PseudoTerminal("-c", LOUD, command[0], str(bundle), "--temp", "0", "-n", "12", "-vv", *command[1:])

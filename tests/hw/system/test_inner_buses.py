@@ -68,7 +68,7 @@ def simulate(system: Any, cycles: int) -> None:
     simulator.run()
 
 
-@pytest.mark.rtl(sample=3)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(
     ("kind", "bus"),
     [

@@ -82,7 +82,7 @@ class Noise:
         return bytes(disturbed)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_or_done_twice_on_a_bad_line(line: Callable[..., Any], seed: int) -> None:
     far, forth, back = server(), Noise(0.0008, seed), Noise(0.0008, seed + 100)

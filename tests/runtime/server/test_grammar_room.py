@@ -55,7 +55,7 @@ def loaded(plan: Any) -> ServerMemory:
     return server
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("mib", [24, 32, 40, 48, 64, 128])
 def test_there_is_room_for_a_grammar_before_there_are_further_texts(mib: int) -> None:
     plan, texts, beside = opened(mib)

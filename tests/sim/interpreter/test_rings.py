@@ -34,7 +34,7 @@ def model(*windows: int | None) -> IntegerModel:
     return prepared(replace(graph, states=states), weights)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("windows", "widths"), CASES, ids=["W8", "W64"])
 def test_trees_commits_and_ways_back_equal_the_profile(windows: tuple[int | None, ...], widths: dict[str, Any]) -> None:
     """Fill three rings, with trees of which a path is kept, and with ways back as far as the slack allows."""

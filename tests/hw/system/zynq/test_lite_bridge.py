@@ -119,7 +119,7 @@ def some_access(rng: random.Random, *, write: bool) -> Access:
     return access
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(2))
 def test_bursts_of_all_kinds_reach_the_words(seed: int) -> None:
     rng, expected = random.Random(seed), dict[int, int]()
