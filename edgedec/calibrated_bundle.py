@@ -15,7 +15,7 @@ from edgedec.digests import large_sha256
 from edgedec.errors import BundleError, UsageError
 from edgedec.families import build_graph
 from edgedec.kv_policy import KV_POLICY, KvPolicy, policy_kinds, read_policy
-from edgedec.manifest import MANIFEST, WEIGHTS, encode_manifest
+from edgedec.manifest import KV_PERPLEXITY, MANIFEST, WEIGHTS, encode_manifest
 from edgedec.spelling import must_be_one_of
 
 __all__ = ["AUTO", "FULL", "check_policy_name", "policy_name", "weights_sha256", "with_policy", "write_calibrated"]
@@ -34,8 +34,8 @@ def weights_sha256(bundle: Bundle) -> str:
 def write_calibrated(bundle: Bundle, output: str | os.PathLike[str], policy: KvPolicy) -> None:
     """Write the bundle with a policy in its configuration to ``output``, completely or not at all.
 
-    All files but the manifest are copied byte for byte, and checked while they are. An existing bundle is replaced, also
-    the one that is read.
+    All files but the manifest are copied byte for byte, and checked while they are. The manifest loses ``kv_perplexity``. An
+    existing bundle is replaced, also the one that is read.
 
     Raises:
         UsageError: ``output`` is there and is no bundle.
@@ -54,6 +54,8 @@ def write_calibrated(bundle: Bundle, output: str | os.PathLike[str], policy: KvP
                 raise BundleError(f"{bundle.path / name}: changed while it was copied; run the command again")
         kept = {key: value for key, value in content.items() if key not in ("format", "version", "sha256", "requires")}
         kept |= {"created_by": f"edgedec {__version__}", "config": config}
+        # What fewer bits cost was measured without the policy, and would let a plan choose 4 bits for it.
+        kept["quantization"] = {key: value for key, value in kept["quantization"].items() if key != KV_PERPLEXITY}
         requires = sorted({*content.get("requires", []), KV_POLICY})
         (folder / MANIFEST).write_bytes(encode_manifest({"requires": requires, **kept}))
 

@@ -12,7 +12,6 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -204,7 +203,7 @@ class RequestLog:
             _write_all(self._descriptor, line.encode("ascii"))
 
 
-def _write_all(descriptor: int, data: bytes, write: Callable[[int, bytes], int] = os.write) -> None:
+def _write_all(descriptor: int, data: bytes) -> None:
     """Write all of ``data``; an error, such as that of a reader who is gone, must not end the server.
 
     Whoever shares the open file may have made it non-blocking; the log's thread waits for its reader in any case.
@@ -212,7 +211,7 @@ def _write_all(descriptor: int, data: bytes, write: Callable[[int, bytes], int] 
     try:
         while data:
             try:
-                data = data[write(descriptor, data) :]
+                data = data[os.write(descriptor, data) :]
             except BlockingIOError:
                 select.select([], [descriptor], [])
     except OSError:

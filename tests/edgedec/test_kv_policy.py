@@ -26,6 +26,7 @@ from edgedec.quantize.exporters.onnx import export_onnx
 from edgedec.quantize.exporters.safetensors import export_safetensors
 from edgedec.reference.integer_profile.model import integer_graph
 from edgedec.runtime.gpu.fusion import group_operations
+from edgedec.runtime.kv_precision import measured_ratios
 from edgedec.runtime.model_graph import bundle_graph
 from tests.support.make_tiny import write_bundle
 
@@ -130,6 +131,18 @@ def test_a_bundle_may_be_calibrated_in_its_place_and_again(bundle: Bundle) -> No
     other = DuoPolicy(weights_sha256=weights_sha256(again), sinks=0, window=9, streaming={"layers.1.kv": (0,)})
     write_calibrated(again, bundle.path, other)
     assert read_policy(Bundle.open(bundle.path).config) == other
+
+
+def test_what_fewer_bits_cost_without_the_policy_is_left_out(bundle: Bundle) -> None:
+    content = json.loads((bundle.path / MANIFEST).read_bytes())
+    content["quantization"] |= {"kv_perplexity": {"8": 1.0, "4": 1.001}, "method": "absmax"}
+    kept = {key: value for key, value in content.items() if key not in ("format", "version", "sha256")}
+    (bundle.path / MANIFEST).write_bytes(encode_manifest(kept))
+    measured = Bundle.open(bundle.path)
+    assert measured_ratios(measured) == {8: 1.0, 4: 1.001}
+    copy = calibrated(measured)
+    assert measured_ratios(copy) == {}
+    assert copy.quantization["method"] == "absmax"
 
 
 def test_a_calibration_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
