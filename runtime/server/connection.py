@@ -12,18 +12,26 @@ import time
 from typing import Any, cast
 
 import h11
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgedec.runtime.server.errors import ApiError
 
-__all__ = ["BoundedConnection"]
+__all__ = ["BoundedConnection", "mark_refused"]
+
+_REFUSED = "edgedec.refused"  # member of the state of an ASGI scope
+
+
+def mark_refused(scope: Scope) -> None:
+    """Note that a request was refused, so that its connection may be closed for another one."""
+    scope.setdefault("state", {})[_REFUSED] = True
 
 
 class BoundedConnection(H11Protocol):
     """An HTTP connection that ends when its client is silent for too long.
 
     If there are more connections than the limit, the one that has waited longest for a request is closed; those with a
-    request are kept.
+    request are kept, unless it was refused.
 
     Parameters:
         limit: maximum number of connections.
@@ -44,13 +52,17 @@ class BoundedConnection(H11Protocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def _kept(self) -> bool:
+        return self._answering and _REFUSED not in self.scope.get("state", {})
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
         super().connection_made(transport)
         self._silent_since = time.monotonic()
         self._head = self.loop.call_later(self._head_seconds, self._give_up)
         if len(self.connections) > self._limit:
             others = [cast(BoundedConnection, other) for other in self.connections]
-            silent = [other for other in others if not other._answering]  # never empty, because this one is silent
+            silent = [other for other in others if not other._kept]  # never empty, because this one is silent
             min(silent, key=lambda other: other._silent_since)._drop()
 
     def connection_lost(self, exc: Exception | None) -> None:

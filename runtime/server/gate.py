@@ -13,8 +13,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgedec.runtime.engine.ledger import AdmissionError
+from edgedec.runtime.server.connection import mark_refused
 from edgedec.runtime.server.errors import ApiError, short_of_memory
 from edgedec.runtime.server.memory import ServerMemory
+from edgedec.runtime.server.places import Place, Places
 from edgedec.runtime.server.request_log import RequestLog, RequestRecord
 from edgedec.runtime.server.security import PUBLIC_PATHS, RequestRules, too_large
 from edgedec.runtime.server.settings import ServerSettings
@@ -25,6 +27,7 @@ _METHODS = "GET, POST, OPTIONS"
 _ABSOLUTE_FORM = re.compile(rb"(?i:https?)://(?P<authority>[^/]*)(?P<path>/.*)?", re.DOTALL)
 _PREFLIGHT_SECONDS = "600"  # seconds for which a browser remembers the answer to its question
 _DISCARDED_BYTES, _DISCARDED_S = 8 << 20, 2.0  # bytes and seconds of a refused body that are read and forgotten
+_LINGERING = 64  # refused requests at a time whose bodies are read; the connections of others close at once
 # Sent with every response. A page of another site cannot frame the server's pages, and nothing guesses their type.
 _HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
@@ -37,6 +40,9 @@ _HEADERS = (
 class Gate:
     """An ASGI application that lets requests through to another one.
 
+    A request has a place once its key, its host and its origin are checked. One that is refused is answered before its body
+    has arrived.
+
     Parameters:
         app: the application.
         settings: limits and rules.
@@ -44,8 +50,7 @@ class Gate:
         log: gets a line for each request; None: there is no log.
 
     Members:
-        active: requests that are being answered now.
-        draining: True if new requests are refused because the server is ending.
+        places: the places of requests.
     """
 
     def __init__(
@@ -53,15 +58,24 @@ class Gate:
     ) -> None:
         self.app, self.settings, self.rules = app, settings, RequestRules(settings)
         self._memory, self.log = memory, log
-        self.active = 0
-        self.draining = False
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self.places = Places(
+            requests=settings.requests, inspections=settings.inspections, body_seconds=settings.body_seconds
+        )
+        self._lingering = 0  # refused requests whose bodies are read and forgotten now
+
+    @property
+    def active(self) -> int:
+        """Number of requests that are being answered, or whose bodies are on their way."""
+        return self.places.active
+
+    @property
+    def draining(self) -> bool:
+        """True if new requests are refused because the server is ending."""
+        return self.places.draining
 
     async def drain(self) -> None:
         """Refuse new requests, and return when the last of the others is answered."""
-        self.draining = True
-        await self._empty.wait()
+        await self.places.drain()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -72,80 +86,74 @@ class Gate:
             return
         scope = _in_origin_form(scope)
         record = RequestRecord.begun(scope)
-        counted = scope["path"] not in PUBLIC_PATHS
-        if counted:
-            self.active += 1
-            self._empty.clear()
+        lingers = False
         try:
-            await self._answer(scope, receive, record.watched(send), record)
+            lingers = await self._answer(scope, receive, record.watched(send), record)
         finally:
             if self.log is not None:
                 self.log.write(record)
-            if counted:
-                self.active -= 1
-                if not self.active:
-                    self._empty.set()
+        if lingers:
+            await self._linger(receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord) -> bool:
+        """Answer a request. Return True if the answer was sent and its end was not, because a body is on its way."""
         headers, method, path = Headers(scope=scope), scope["method"], scope["path"]
         origin = headers.get("origin")
         allowed = origin if origin is not None and self.rules.allows_origin(origin) else None
         send = _with_headers(send, allowed)
         if method == "OPTIONS" and allowed is not None and "access-control-request-method" in headers:
             await self._preflight(headers, send, record)
-            return
+            return False
         if method == "OPTIONS" and path == "*":
             await self._tell_methods(headers, send, record)
-            return
+            return False
         with ExitStack() as held:
+            body = b""
             try:
-                try:
-                    self.rules.check(method, path, headers)
-                    self._check_room(path)
-                    if method == "POST":
-                        held.enter_context(self._held(headers))
-                except ApiError:
-                    if method == "POST":
-                        await _discard(receive)
-                    raise
-                body = await self._read(receive) if method == "POST" else b""
+                self.rules.check(method, path, headers)
+                if path not in PUBLIC_PATHS:
+                    place = held.enter_context(self.places.take(inspects=method != "POST"))
+                    body = await self._read(headers, receive, place, held) if method == "POST" else b""
             except ApiError as error:
-                closing = [("Connection", "close")]  # a part of the body may be left
-                await _refuse(send, error, record, [*closing, *(error.headers or {}).items()])
-                return
+                held.close()
+                lingers = _has_body(headers)
+                if lingers:
+                    mark_refused(scope)
+                closing = [("Connection", "close"), *(error.headers or {}).items()]
+                await _refuse(send, error, record, closing, ends=not lingers)
+                return lingers
             except _GoneError:
-                return
+                return False
             await self.app(scope, _replayed(body, receive), send)
+            return False
 
-    def _held(self, headers: Headers) -> AbstractContextManager[object]:
-        """Return a context with the memory of a request's body.
+    async def _linger(self, receive: Receive, send: Send) -> None:
+        """End the answer to a refused request when its body has arrived, or does not within limits.
+
+        Many clients read no answer before they have sent everything, and would see a connection that breaks instead.
+        """
+        if self._lingering < _LINGERING:
+            self._lingering += 1
+            try:
+                await _discard(receive)
+            finally:
+                self._lingering -= 1
+        await send({"type": "http.response.body", "body": b""})
+
+    def _held(self, nbytes: int) -> AbstractContextManager[object]:
+        """Return a context with the memory of ``nbytes`` of a request's body.
 
         Raises:
             ApiError: there is no room for it now (status 429), or never (413).
         """
         try:
-            return self._memory.hold_body(int(headers.get("content-length", self.settings.body_bytes))) or nullcontext()
+            return self._memory.hold_body(nbytes) or nullcontext()
         except AdmissionError as error:
             if error.never:
                 raise ApiError(
                     413, f"the body is too large for the memory budget: {error}", code="body_too_large"
                 ) from error
             raise short_of_memory(error, 1) from error
-
-    def _check_room(self, path: str) -> None:
-        if path in PUBLIC_PATHS:
-            return
-        if self.draining:
-            raise ApiError(
-                503, "the server is ending; ask another one", code="shutting_down", headers={"Retry-After": "5"}
-            )
-        if self.active > self.settings.requests:
-            raise ApiError(
-                503,
-                f"the server answers {self.settings.requests} requests already; try again later",
-                code="too_many_requests",
-                headers={"Retry-After": "1"},
-            )
 
     async def _preflight(self, headers: Headers, send: Send, record: RequestRecord) -> None:
         """Answer a browser that asks on behalf of an allowed page whether it may send a request."""
@@ -171,29 +179,39 @@ class Gate:
         except ApiError as error:
             await _refuse(send, error, record, ())
 
-    async def _read(self, receive: Receive) -> bytes:
-        """Return the body of a request.
+    async def _read(self, headers: Headers, receive: Receive, place: Place, held: ExitStack) -> bytes:
+        """Return the body of a request, whose memory ``held`` has from now on.
+
+        Memory is taken as the body arrives, so that a body that is only announced takes none from others.
 
         Raises:
-            ApiError: it is too large, or takes too long to arrive.
+            ApiError: it is too large, takes too long to arrive, or there is no memory for it.
         """
-        body = bytearray()
+        limit = int(headers.get("content-length", self.settings.body_bytes))
+        with self._held(limit):  # refuse at once what has no room
+            pass
+        body, covered, memory = bytearray(), 0, held.enter_context(ExitStack())
         try:
-            async with asyncio.timeout(self.settings.body_seconds):
+            async with place.arriving():
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise _GoneError
                     body += message.get("body", b"")
                     if len(body) > self.settings.body_bytes:
-                        if message.get("more_body", False):
-                            await _discard(receive)
                         raise too_large(self.settings.body_bytes)
+                    if len(body) > covered:
+                        covered = min(limit, 2 * len(body))
+                        memory.close()
+                        memory.enter_context(self._held(covered))
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
             raise ApiError(
-                408, f"the body did not arrive within {self.settings.body_seconds:g} s", code="body_timeout"
+                408,
+                f"the body did not arrive within {self.places.patience_s:.3g} s; with many bodies on their way the time "
+                "is shorter",
+                code="body_timeout",
             ) from None
 
 
@@ -272,14 +290,25 @@ def _capitalized(name: bytes) -> bytes:
     return name if name == b"connection" else name.title()
 
 
-async def _refuse(send: Send, error: ApiError, record: RequestRecord, headers: Iterable[tuple[str, str]]) -> None:
+def _has_body(headers: Headers) -> bool:
+    """Return True if a body may be on its way: a client that asks before it sends one gets the answer first."""
+    announced = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    return announced and headers.get("expect", "").lower() != "100-continue"
+
+
+async def _refuse(
+    send: Send, error: ApiError, record: RequestRecord, headers: Iterable[tuple[str, str]], *, ends: bool = True
+) -> None:
     record.refused(error)
-    await _send_json(send, error.status_code, error.body, headers)
+    await _send_json(send, error.status_code, error.body, headers, ends=ends)
 
 
-async def _send_json(send: Send, status: int, value: object, headers: Iterable[tuple[str, str]]) -> None:
+async def _send_json(
+    send: Send, status: int, value: object, headers: Iterable[tuple[str, str]], *, ends: bool = True
+) -> None:
+    """Send a whole answer. Its end is left out without ``ends``, so that the connection stays open."""
     body = json.dumps(value).encode()
     own = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     raw = [(name.lower().encode(), text.encode()) for name, text in (*own, *headers)]
     await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": not ends})

@@ -28,8 +28,9 @@ class ServerSettings:
         cors_origins: origins whose pages may use the server; ``localhost`` allows those of this machine, on any port, and
             ``*`` allows all of them.
         body_bytes: maximum size of a request's body in bytes.
-        body_seconds: seconds in which a body must arrive.
+        body_seconds: seconds in which a body must arrive; fewer while many are on their way.
         requests: maximum number of requests at the same time, those that wait included.
+        inspections: maximum number of requests without a body at the same time, which have places of their own.
         connections: maximum number of connections at the same time.
         head_seconds: seconds in which the head of a request must arrive.
         stall_seconds: seconds for which a client may leave an answer unread.
@@ -52,6 +53,7 @@ class ServerSettings:
     body_bytes: int = 1 << 20
     body_seconds: float = 30.0
     requests: int = 256
+    inspections: int = 64
     connections: int = 1024
     head_seconds: float = 30.0
     stall_seconds: float = 60.0

@@ -149,7 +149,7 @@ def test_a_closed_connection_in_the_queue_leaves_the_queue_and_nobody_else_s_pla
 def test_draining_finishes_what_was_accepted_and_refuses_the_rest(pinging: Served, script: ScriptedSession) -> None:
     body = {**BODY, "max_tokens": 3, "stream": True}
     with pinging.client.stream("POST", "/v1/chat/completions", json=body) as response:
-        pinging.gate.draining = True
+        pinging.gate.places.draining = True
         refused = httpx.post(f"{pinging.client.base_url}/v1/chat/completions", json=BODY, trust_env=False)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
         assert refused.headers["connection"] == "close"
