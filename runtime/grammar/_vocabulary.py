@@ -10,6 +10,7 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["vocabulary"]
 
+_CHARACTERS = 1024  # characters of a required text that are encoded: its first token is needed
 _BEFORE = "\n"  # some tokenizers begin a text with a blank; after a line break they do not
 
 
@@ -46,8 +47,11 @@ class _Vocabulary(TokenizerWrapper):
     def __call__(self, text: str) -> list[int]:
         """Return ids with exactly the bytes of ``text``: the tokenizer's if possible, and otherwise the longest tokens.
 
+        Of a long text these are the ids of its beginning: it is asked for again with each token, while the model waits.
+
         It raises no error, because llguidance could not pass it on.
         """
+        text = text[:_CHARACTERS]
         try:
             ids = self._encode(text)
             if not self._spells(ids, text):

@@ -62,13 +62,16 @@ class GrammarCompiler:
                 self._vocabulary = vocabulary(self._tokenizer)
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
-        """Return a grammar that is ready for one answer.
+        """Return a grammar that is ready for one answer, whose first tokens are known already.
 
         Raises:
             UsageError: the grammar does not fit the tokenizer.
             UnsupportedError: the text of the tokenizer's tokens depends on the tokens around them.
         """
-        return CompiledGrammar(grammar, self._matcher(grammar))
+        matcher = self._matcher(grammar)
+        # The lexer makes most of its states here. The result is not kept, and an error comes again when the answer begins.
+        matcher.compute_bitmask()
+        return CompiledGrammar(grammar, matcher)
 
     def constraint(
         self, grammar: Grammar | CompiledGrammar, *, prompt_length: int, ends: Sequence[int] = ()

@@ -28,6 +28,7 @@ from edgedec.runtime.protocols import (
 
 __all__ = ["ConstrainedPolicy", "constrained", "masked"]
 
+_MOST_REMADE = 3  # matchers of an answer that were made again, after which nothing is guessed: each is compiled anew
 _NOTHING = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
 
 
@@ -117,6 +118,8 @@ class _ConstrainedDraft:
         A text that was assumed while a pass is running need not follow the grammar, and no guess may end the answer with an
         error that the answer itself does not have.
         """
+        if self._constraint.remade > _MOST_REMADE:
+            return None
         path: list[int] = []
         while node > 0:
             path.append(int(tree.tokens[node]))

@@ -35,6 +35,9 @@ class Constraint:
         prompt_length: tokens of the prompt.
         ends: ids that end an answer; none if the model has no end token, or if end tokens are ignored.
 
+    Members:
+        remade: number of matchers that failed and were made again.
+
     Raises:
         UsageError: ``make`` raised it.
     """
@@ -43,6 +46,7 @@ class Constraint:
         self, make: Callable[[], LLMatcher], *, vocab: int, prompt_length: int, ends: Sequence[int] = ()
     ) -> None:
         self._make, self._matcher = make, make()
+        self.remade = 0
         self._vocab, self._prompt_length = vocab, prompt_length
         self._ends = tuple(token for token in ends if token < vocab)
         self._consumed: list[int] = []
@@ -135,6 +139,7 @@ class Constraint:
         if self._matcher.is_error():
             reason = _library.message(self._matcher.get_error())
             self._matcher, self._consumed = self._make(), []
+            self.remade += 1
             raise UsageError(
                 f"the grammar cannot be followed after {len(answer)} tokens of the answer: {reason}; simplify the grammar"
             )

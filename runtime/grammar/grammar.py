@@ -99,15 +99,17 @@ def _schema_program(source: str) -> tuple[str, int]:
     schema = Schema(source)
     program = LLMatcher.grammar_from_json_schema(_with_blanks(schema.text()))
     if reason := _library.refusal(program):
-        place, keyword = _blame(schema)
+        place, keyword = _blame(schema, _library.Work())
         blamed = f"because of the keyword {keyword!r} at" if keyword else "at"
         where = place_text((*place, keyword) if keyword else place)
         raise UsageError(f"the JSON schema is not supported {blamed} {where}: {reason}")
     return program, schema_lexer_bytes(schema)
 
 
-def blamed_keyword(source: Mapping[str, Any]) -> tuple[Place, str] | None:
+def blamed_keyword(source: Mapping[str, Any], work: _library.Work) -> tuple[Place, str] | None:
     """Return the place and the keyword without which llguidance accepts a schema; None if there is none, or no need.
+
+    None is also returned when ``work`` is used up.
 
     Raises:
         UsageError: the schema is wrong.
@@ -117,9 +119,9 @@ def blamed_keyword(source: Mapping[str, Any]) -> tuple[Place, str] | None:
 
     _library.require()
     schema = Schema(source)
-    if not _library.refusal(LLMatcher.grammar_from_json_schema(schema.text())):
+    if not _library.refusal(LLMatcher.grammar_from_json_schema(schema.text()), work):
         return None
-    place, keyword = _blame(schema)
+    place, keyword = _blame(schema, work)
     return (place, keyword) if keyword else None
 
 
@@ -127,21 +129,25 @@ def _with_blanks(schema: str) -> str:
     return json.dumps({**json.loads(schema), "x-guidance": {"whitespace_pattern": JSON_BLANKS}})
 
 
-def _blame(schema: Schema) -> tuple[Place, str]:
-    """Return the place and the keyword that llguidance refuses; no keyword if leaving one out does not help.
+def _blame(schema: Schema, work: _library.Work) -> tuple[Place, str]:
+    """Return the place and the keyword that llguidance refuses; no keyword if none helps, or ``work`` is used up.
 
     The deepest schema that is refused by itself has the keyword; it is the one without which the rest is accepted.
     """
     from llguidance import LLMatcher
 
     def refused(text: str) -> bool:
-        return bool(_library.refusal(LLMatcher.grammar_from_json_schema(text)))
+        return bool(_library.refusal(LLMatcher.grammar_from_json_schema(text), work))
 
     places = sorted(schema.places, key=len, reverse=True)[-_PLACES:]
-    place = next((one for one in places if schema.places[one] is not False and refused(schema.text(one))), ())
+    place: Place = ()
+    for one in places:
+        if work.left and schema.places[one] is not False and refused(schema.text(one)):
+            place = one
+            break
     keywords = schema.places[place]
     for keyword in keywords if isinstance(keywords, dict) else ():
-        if not refused(schema.without(place, keyword)):
+        if work.left and not refused(schema.without(place, keyword)):
             return place, keyword
     return place, ""
 

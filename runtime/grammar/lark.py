@@ -12,6 +12,7 @@ from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS
 
 __all__ = ["checked"]
 
+LIMIT_INTERSECTIONS = 8  # operators ``&`` and ``~``; the work to combine expressions may double with each
 LIMIT_RULES = 500  # llguidance recurses as deep as rules refer to each other
 
 # Options of rules that llguidance's matcher ignores, or that keep it from taking a token back.
@@ -35,13 +36,15 @@ def checked(text: str, enforced: Callable[[str], str]) -> str:
         enforced: returns the schema that is enforced for a schema, both as JSON texts, or refuses it.
 
     Raises:
-        UsageError: the grammar is too long, has an option that would be ignored, or has a schema that is refused.
+        UsageError: the grammar is too long, has too many rules or operators, an option that would be ignored, or a schema
+            that is refused.
     """
     if len(text) > LIMIT_CHARACTERS:
         raise UsageError(f"the grammar has {len(text):,} characters; at most {LIMIT_CHARACTERS:,} are supported")
-    pieces, at, rules = [], 0, 0
+    pieces, at, rules, combined = [], 0, 0, 0
     while (match := _TOKEN.search(text, at)) is not None:
         rules += text.count(":", at, match.start())
+        combined += sum(text.count(operator, at, match.start()) for operator in "&~")
         pieces.append(text[at : match.end()])
         at = match.end()
         if option := match["option"]:
@@ -57,6 +60,12 @@ def checked(text: str, enforced: Callable[[str], str]) -> str:
                 pieces.append(text[at:end])
             at = end
     rules += text.count(":", at)
+    combined += sum(text.count(operator, at) for operator in "&~")
+    if combined > LIMIT_INTERSECTIONS:
+        raise UsageError(
+            f"the grammar has {combined} operators '&' and '~'; at most {LIMIT_INTERSECTIONS} are supported, so write "
+            "some of them as one expression"
+        )
     if rules > LIMIT_RULES:
         raise UsageError(f"the grammar has {rules} rules; at most {LIMIT_RULES} are supported")
     return "".join([*pieces, text[at:]])

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.errors import UsageError
+from edgedec.runtime.grammar._library import Work
 from edgedec.runtime.grammar.grammar import blamed_keyword
 from edgedec.runtime.grammar.schema import (
     ANNOTATIONS,
@@ -67,8 +68,9 @@ def lenient_schema(schema: Mapping[str, Any], where: str) -> tuple[dict[str, Any
     except RecursionError as error:
         raise UsageError("the JSON schema is nested too deeply; make it flatter") from error
     _drop_lost_references(result, result, where, notes)
+    work = Work()
     for _ in range(_REPAIRS):
-        found = blamed_keyword(result)
+        found = blamed_keyword(result, work)
         if found is None:
             break
         place, keyword = found

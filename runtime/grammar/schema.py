@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 from urllib.parse import unquote
 
 from edgedec.errors import UsageError
+from edgedec.runtime.grammar.schema_work import check_work
 from edgedec.spelling import did_you_mean
 
 __all__ = ["FORMATS", "KEYWORDS", "Place", "Schema", "place_text", "read_json", "reference_place"]
@@ -82,8 +84,8 @@ def read_json(text: str, what: str) -> Any:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(items)
         if len(result) < len(items):
-            keys = [key for key, _ in items]
-            twice = next(key for key in result if keys.count(key) > 1)
+            counts = Counter(key for key, _ in items)
+            twice = next(key for key in result if counts[key] > 1)
             raise UsageError(f"{what} has an object with the key {twice!r} twice; leave one of them out")
         return result
 
@@ -156,6 +158,7 @@ class Schema:
         self._check_levels()
         self._check_loops()
         self._check_finite()
+        check_work(self.places, self._in_place, place_text)
 
     def _visit(self, schema: Any, place: Place) -> None:
         """Check the schema at ``place`` and those in it."""
