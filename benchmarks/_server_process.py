@@ -52,6 +52,11 @@ class ServerProcess:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
     def _await_ready(self) -> None:
         end = time.monotonic() + _START_S
         while not self._is_ready():
@@ -74,6 +79,19 @@ class ServerProcess:
     def _last_words(self) -> str:
         self._log.seek(0)
         return "\n".join(self._log.read().splitlines()[-8:])
+
+    def get(self, path: str) -> Any:
+        """Return the JSON of an endpoint.
+
+        Raises:
+            DeviceError: the status is not 200.
+        """
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=_START_S)
+        connection.request("GET", path, headers={"Connection": "close"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise DeviceError(f"{self.name} answers {response.status}: {response.read(400).decode(errors='replace')}")
+        return json.load(response)
 
     def post(self, path: str, body: Any) -> http.client.HTTPResponse:
         """Send a request and return the response, whose connection closes with it.

@@ -139,24 +139,65 @@ def _mapped_bytes(prefixes: tuple[bytes, ...]) -> int:
     return total * _PAGE
 
 
+class _Watched:
+    """A context that threads enter while they work. It tells how long none was in it, and waits for the next one."""
+
+    def __init__(self) -> None:
+        self._entered = threading.Condition()
+        self._inside = 0  # threads, each as often as it has entered
+        self._left = time.monotonic()  # time of the last end of a block
+
+    def __enter__(self) -> None:
+        with self._entered:
+            self._inside += 1
+            if self._inside == 1:
+                self._entered.notify_all()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._entered:
+            self._inside -= 1
+            self._left = time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last block; 0 within one."""
+        return 0.0 if self._inside else time.monotonic() - self._left
+
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until a thread is within a block, or ``stop`` is set and ``wake`` was called."""
+        with self._entered:
+            self._entered.wait_for(lambda: self._inside or stop.is_set())
+
+    def wake(self) -> None:
+        """Let a thread in ``wait`` look at its event."""
+        with self._entered:
+            self._entered.notify_all()
+
+
 class MemoryMeter:
     """Measure the charged bytes of this process in a thread, until the meter is closed.
 
     ``statm`` is read every 5 ms, which takes 20 microseconds. If it has changed by more than 64 KiB, and at every ``mark``,
     the exact figure is computed. That visits every resident page, 10 ms for some hundred megabytes, so the thread then rests
-    four times as long: while a large model is loaded, it would otherwise take most of a core from the loading. This needs
-    Linux; elsewhere every figure is 0, and ``available`` is False.
+    four times as long: while a large model is loaded, it would otherwise take most of a core from the loading. After
+    ``rest`` the thread sleeps outside of the blocks of ``watched``, so that a process that waits for work costs nothing. It
+    reads on for ``LINGER_S`` after each block, so that short blocks do not wake it again and again. This needs Linux;
+    elsewhere every figure is 0, and ``available`` is False.
 
     Parameters:
         folders: the model's folders; mapped files in them are charged.
 
     Members:
+        watched: a context for work that takes memory. Several threads may be within it, and it may be nested.
         baseline_bytes: memory of the process that is not charged.
         left_out_bytes: the part of it that ``leave_out`` has added.
         peak_bytes: the largest figure so far.
     """
 
     INTERVAL_S = 0.005
+    LINGER_S = 0.1  # seconds for which the thread reads on after a block
     _STEP_PAGES = (64 << 10) // _PAGE
     _REST = 4  # rest after a measurement, as a multiple of its CPU time
 
@@ -166,6 +207,8 @@ class MemoryMeter:
         self.baseline_bytes = _lasting_bytes() if self.available else 0
         self.left_out_bytes = 0
         self.peak_bytes = 0
+        self.watched = _Watched()
+        self._rests = False
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="edgedec-memory", daemon=True)
@@ -183,10 +226,15 @@ class MemoryMeter:
     ) -> None:
         self.close()
 
+    def rest(self) -> None:
+        """Measure within the blocks of ``watched`` alone from now on."""
+        self._rests = True
+
     def close(self) -> None:
         if self._thread.is_alive():
             self.mark()
             self._stop.set()
+            self.watched.wake()
             self._thread.join()
 
     def charged_bytes(self) -> int:
@@ -222,6 +270,8 @@ class MemoryMeter:
         seen, rest_s = 0, self.INTERVAL_S
         while not self._stop.wait(rest_s):
             rest_s = self.INTERVAL_S
+            if self._rests and self.watched.idle_s > self.LINGER_S:
+                self.watched.wait(self._stop)
             resident = int(Path("/proc/self/statm").read_bytes().split()[1])
             if abs(resident - seen) > self._STEP_PAGES:
                 seen, began = resident, time.thread_time()

@@ -124,6 +124,7 @@ class Session:
             device=device,
             threads=threads,
         )
+        self.scheduler.watched = self.meter.watched
         self.memory = SessionMemory(self.target, self.scheduler, self.run.plan.items)
         self.meter.mark()
         trim_heap()  # because the drafter's loading has freed blocks, too
@@ -226,9 +227,11 @@ class Session:
             run = replace(run, plan=with_libraries(run.plan, meter))
             meter.mark()
             trim_heap()  # because the planner and the self-test of the operators have freed blocks
-            return cls(
+            session = cls(
                 run.bundle, run, meter, device=device, threads=threads, accelerator=accelerator, progress=progress
             )
+            meter.rest()
+            return session
         except BaseException:
             meter.close()
             raise
@@ -248,7 +251,8 @@ class Session:
             ToolError: the package that follows grammars is not installed.
             UnsupportedError: the model's tokenizer cannot be used with grammars.
         """
-        self._grammars.prepare()
+        with self.meter.watched:
+            self._grammars.prepare()
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Return a grammar that is ready for one answer. This may be called in any thread.
@@ -257,7 +261,8 @@ class Session:
             UsageError: the grammar does not fit the tokenizer.
             UnsupportedError: the model's tokenizer cannot be used with grammars.
         """
-        return self._grammars.compile(grammar)
+        with self.meter.watched:
+            return self._grammars.compile(grammar)
 
     def close(self) -> None:
         """End the answer that is being written, as interrupted, and free the model. A second call does nothing.
@@ -290,7 +295,8 @@ class Session:
         if not prompt:
             raise UsageError("the prompt is empty; give some text with -p")
         self._check_length(prompt)
-        ids = self.tokenizer.encode(prompt, control_tokens=control_tokens)
+        with self.meter.watched:
+            ids = self.tokenizer.encode(prompt, control_tokens=control_tokens)
         if not len(ids):
             raise UsageError("the tokenizer makes no token of the prompt; give some text with -p")
         trim_heap()  # because the tokenizer has freed some hundred bytes for each token
@@ -320,7 +326,8 @@ class Session:
         """
         text = self.render_chat(messages, sanitize=sanitize)
         self._check_length(text)
-        return self.tokenizer.encode_rendered(text)
+        with self.meter.watched:
+            return self.tokenizer.encode_rendered(text)
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, sanitize: bool = True, template: str | None = None

@@ -275,6 +275,14 @@ class MemoryLedger:
         _LOG.info("memory is plentiful again: %s may grow", reclaimer.name)
         reclaimer.opened()
 
+    def end(self) -> None:
+        """Forget the reclaimers, because what they free is closed.
+
+        A reservation may outlive the model: a request whose objects refer to each other holds it until Python's collector
+        looks for them, which an idle process does not do. It keeps the ledger, and must not keep the model through it.
+        """
+        self._reclaimers, self._closed = (), frozenset()
+
     # --- inside; the lock is held -------------------------------------------------------------------------------------
 
     def _free(self) -> int:

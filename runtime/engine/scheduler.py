@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -88,11 +89,13 @@ class Scheduler:
 
     Members:
         engine, decoders: the parameters of these names.
+        watched: a context in which the steps run.
     """
 
     def __init__(self, target: Target, engine: Engine, decoders: Sequence[CachedDecoder], limits: Limits) -> None:
         self._target, self.engine, self._limits = target, engine, limits
         self.decoders = list(decoders)
+        self.watched: AbstractContextManager[object] = nullcontext()
         self._waiting: deque[Task] = deque()
         self._running: list[Task] = []
         self._abandoned: deque[Task] = deque()  # requests that nobody can read, until the next call
@@ -228,6 +231,10 @@ class Scheduler:
 
     def step(self) -> None:
         """Admit requests, and run at most one pass of each text that is being written."""
+        with self.watched:
+            self._step()
+
+    def _step(self) -> None:
         self._cancel_abandoned()
         if self._waiting:
             self._admit()

@@ -24,11 +24,41 @@ __all__ = ["http_server", "run_server"]
 _SPARE_FILES = 3 * BACKLOG  # files left for connections that are accepted before others are closed, and for other uses
 _LEAST_SHARE = 4  # one of so many files is a connection, where fewer are spare
 _KEEP_ALIVE_S = 30  # seconds for which a connection without a request stays open
+_DATE_S = 1.0  # seconds between renewals of the date in answers
 _SIGNALLED = 128  # exit code of a signal, minus the signal's number, as in shells
 
 
 class _Server(uvicorn.Server):
-    """A server of uvicorn that leaves the signals to ``run_server``."""
+    """A server of uvicorn that leaves the signals to ``run_server``, and sleeps while nothing happens.
+
+    It wakes once a second, for the date in the answers, and at once when ``should_exit`` is set, in any thread. That of
+    uvicorn looks ten times a second.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        self._exits, self._told = False, asyncio.Event()
+        self._sleeping: asyncio.AbstractEventLoop | None = None
+        super().__init__(config)
+
+    @property
+    def should_exit(self) -> bool:
+        return self._exits
+
+    @should_exit.setter
+    def should_exit(self, exits: bool) -> None:
+        self._exits = exits
+        if self._sleeping is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                self._sleeping.call_soon_threadsafe(self._told.set)
+
+    async def main_loop(self) -> None:
+        self._sleeping = asyncio.get_running_loop()
+        try:
+            while not await self.on_tick(0):  # the count of a tick that renews the date
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._told.wait(), _DATE_S)
+        finally:
+            self._sleeping = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

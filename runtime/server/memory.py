@@ -176,6 +176,7 @@ class ServerMemory:
 
     def unload(self) -> None:
         """End the ledger of a model that is unloaded."""
+        self.ledger.end()
         self.ledger, self._parked = MemoryLedger(None), lambda: 0
 
     def admit(self, nbytes: int, *, alone: bool, lexer: int = 0) -> Reservation | None:

@@ -8,6 +8,7 @@ submission that is cancelled leaves the queue at once, or ends before the next p
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import threading
@@ -15,11 +16,11 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Literal, ParamSpec, TypeVar
 
 from edgedec.errors import EdgedecError
+from edgedec.heap import trim_heap
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.pause import Pause
@@ -80,6 +81,7 @@ class ModelService:
         self._waiting: deque[QueuedText] = deque()
         self._texts: RunningTexts | None = None  # the loaded model writes them
         self._pause: Pause | None = None  # ends the rounds of the texts
+        self._watched: AbstractContextManager[None] = nullcontext()  # the memory is measured within it
         self._users = 0  # requests that use the tokenizer or wait for the model
         self._wanted = True  # the model is to be loaded
         self.facts: ModelFacts | None = None
@@ -172,8 +174,12 @@ class ModelService:
 
         Only ``_TEXT_THREADS`` such calls run at a time, so that their memory is bounded however many requests there are.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._text_threads, partial(function, *args, **options))
+
+        def work() -> R:
+            with self._watched:
+                return function(*args, **options)
+
+        return await asyncio.get_running_loop().run_in_executor(self._text_threads, work)
 
     def submit(self, requests: Sequence[TextRequest]) -> Submission:
         """Put requests into the queue, all or none. Call it within ``text``.
@@ -232,6 +238,7 @@ class ModelService:
             finally:
                 self.memory.unload()
             session = None  # frees the model before the next one is loaded
+            _give_back()
             _LOG.info("the model is unloaded")
 
     def _awaits_load(self) -> bool:
@@ -279,20 +286,26 @@ class ModelService:
         texts = self._texts = RunningTexts(
             session, metrics=self.metrics, closing=lambda: self._closing, threads=self._text_threads
         )
-        self._pause = session.pause
+        self._pause, self._watched = session.pause, session.meter.watched
         try:
             while self._await_work(texts):
-                if self.memory.pressed:
-                    self.memory.relieve()
-                self.memory.recover()
-                while turn := self._admitted(session, texts):
-                    texts.begin(turn)
-                if texts:
-                    texts.step()
-                    self._idle_since = time.monotonic()
+                with self._watched:
+                    self._work(session, texts)
         finally:
             texts.close()
             self._texts = self._pause = None
+            self._watched = nullcontext()
+
+    def _work(self, session: Session, texts: RunningTexts) -> None:
+        """Give memory back if it is short, begin what there is room for, and run one pass of the model."""
+        if self.memory.pressed:
+            self.memory.relieve()
+        self.memory.recover()
+        while turn := self._admitted(session, texts):
+            texts.begin(turn)
+        if texts:
+            texts.step()
+            self._idle_since = time.monotonic()
 
     def _await_work(self, texts: RunningTexts) -> bool:
         """Wait until there is something to do; return False if the service is closing, or the model is to be unloaded."""
@@ -338,6 +351,16 @@ class ModelService:
             turn.submission.post(refusal)
         turn.free()  # it was refused, or its client left meanwhile
         return self._admitted(session, texts)
+
+
+def _give_back() -> None:
+    """Give the memory of an unloaded model back to the system.
+
+    Objects of requests that refer to each other, such as an error and the frames that it passed, may hold parts of the
+    model. Python looks for them after some hundred new objects, which an idle process does not make.
+    """
+    gc.collect()
+    trim_heap()
 
 
 def _prepare_grammars(session: Session) -> None:

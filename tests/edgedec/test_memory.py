@@ -239,6 +239,39 @@ def test_a_peak_between_two_marks_is_caught() -> None:
 
 
 @needs_proc
+def test_a_meter_that_rests_reads_within_blocks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryMeter, "LINGER_S", 0.0)
+    end = time.monotonic() + 60
+    with MemoryMeter() as meter:
+        sleeping, wait = threading.Event(), meter.watched.wait
+
+        def waits(stop: threading.Event) -> None:
+            sleeping.set()
+            wait(stop)
+
+        monkeypatch.setattr(meter.watched, "wait", waits)
+        with meter.watched:
+            meter.rest()
+            with meter.watched:  # the thread reads on until the outer block has ended, too
+                pass
+            block = fresh(5 * MIB)
+            while meter.peak_bytes < 5 * MIB - SLACK and time.monotonic() < end:
+                time.sleep(0.001)
+            assert not sleeping.is_set()
+            assert meter.peak_bytes >= 5 * MIB - SLACK
+        block.close()
+        assert sleeping.wait(60)
+        block = fresh(12 * MIB)
+        with meter.watched:
+            while meter.peak_bytes < 12 * MIB - SLACK and time.monotonic() < end:
+                time.sleep(0.001)
+        assert meter.peak_bytes >= 12 * MIB - SLACK
+        sleeping.clear()
+        assert sleeping.wait(60)
+        block.close()  # and the meter is closed while its thread sleeps
+
+
+@needs_proc
 def test_closing_marks_the_peak_and_ends_the_thread() -> None:
     meter, before = MemoryMeter(), set(threading.enumerate())  # a server of another test may have a meter, too
     with meter:

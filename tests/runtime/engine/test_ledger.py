@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -408,3 +409,27 @@ def test_threads_never_exceed_the_budget(seed: int) -> None:
     assert failures == []
     assert ledger.charged_bytes == 0
     assert ledger.peak_bytes <= 1000
+
+
+def test_a_reservation_that_outlives_the_ledger_keeps_no_reclaimer() -> None:
+    class Model:
+        """The owner of what a reclaimer gives back."""
+
+        def reclaimable(self) -> int:
+            return 10
+
+        def reclaim(self) -> None:
+            raise AssertionError("the ledger has ended")
+
+    model = Model()
+    part = Reclaimer(name="a", reclaimable=model.reclaimable, reclaim=model.reclaim)
+    ledger = MemoryLedger(100, reclaimers=[part])
+    reservation, held = ledger.reserve("requests", 60), weakref.ref(model)
+    ledger.end()
+    del model, part
+    assert held() is None
+    assert ledger.relieve() == 0
+    ledger.recover()
+    assert ledger.as_json()["reclaimers"] == []
+    reservation.close()
+    assert ledger.free_bytes == 100

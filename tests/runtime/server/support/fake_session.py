@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self, cast
 
@@ -108,6 +109,7 @@ class ScriptedSession:
         self.closed, self.memory, self.pause = False, ScriptedMemory(), Pause()
         self._streams: list[ScriptedStream] = []
         self.whole = False
+        self.meter = SimpleNamespace(watched=nullcontext())
         self.scheduler = SimpleNamespace(step=self.step, engine=SimpleNamespace(passes=0))
         self.tokenizer = SimpleNamespace(
             token_of=lambda token: f"<{token}>",
