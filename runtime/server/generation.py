@@ -26,7 +26,7 @@ from edgedec.runtime.server.request_log import request_record
 from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, PromptPieces
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
-from edgedec.runtime.server.streaming import Reply, respond
+from edgedec.runtime.server.streaming import EVENTS, Framing, Reply, respond
 from edgedec.runtime.server.structure import ToolUse, answer_grammar, tool_use
 from edgedec.runtime.server.submission import TextRequest
 from edgedec.runtime.server.text_options import TextOptionsRequest
@@ -114,7 +114,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 is_list=body.is_list,
             )
 
-        return await completed(body, request, prompts, reply, final_line=b"")
+        return await completed(body, request, prompts, reply, framing=replace(EVENTS, final=b""))
 
     async def completed(
         body: CompletionRequest | NativeCompletionRequest,
@@ -123,7 +123,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         reply: _MakeReply,
         *,
         prompt_logprobs: bool = False,
-        **form: bytes,
+        framing: Framing = EVENTS,
     ) -> Response:
         """Answer a request with plain prompts."""
         grammar = await service.in_thread(answer_grammar, body, service.grammars)
@@ -140,7 +140,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             else "model",
         )
         encoders = [partial(_joined_ids, prompt=prompt) for prompt in prompts]
-        return await answered(body, request, encoders, options, reply, param="prompt", **form)
+        return await answered(body, request, encoders, options, reply, param="prompt", framing=framing)
 
     async def answered(
         body: TextOptionsRequest,
@@ -150,7 +150,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         reply: _MakeReply,
         *,
         param: str,
-        **form: bytes,
+        framing: Framing = EVENTS,
     ) -> Response:
         """Answer a request.
 
@@ -161,7 +161,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             options: the members of ``TextRequest`` that are not among the fields of ``body``.
             reply: makes the form of the answers.
             param: name of the field with the prompts.
-            form: further arguments of ``respond``.
+            framing: the bytes of a stream.
         """
         limit, stream = body.limit, bool(body.stream)
         n_predict = settings.n_predict if limit is None else limit
@@ -193,7 +193,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             shape = reply(text, requests, native)
             submission = request_record(request.scope).submission = service.submit(requests)
         return await respond(
-            request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds, **form
+            request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds, framing=framing
         )
 
     return router

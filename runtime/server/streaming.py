@@ -1,4 +1,4 @@
-"""Server-sent events: the lines of a stream, pings while nothing happens, and the end of the work when its client leaves."""
+"""The lines of a stream, pings while nothing happens, and the end of the work when its client leaves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.responses import JSONResponse, Response
@@ -18,11 +19,9 @@ from edgedec.runtime.server.errors import ApiError, from_edgedec
 from edgedec.runtime.server.progress import TextProgress
 from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextEvent, TextPart
 
-__all__ = ["EventStream", "Reply", "cancelled_on_disconnect", "respond"]
+__all__ = ["EVENTS", "EventStream", "Framing", "Reply", "cancelled_on_disconnect", "compact_json", "respond"]
 
 _LOG = logging.getLogger(__name__)
-_PING = b": ping\n\n"
-_DONE = b"data: [DONE]\n\n"
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the second keeps nginx from collecting the lines
 Chunk = Mapping[str, Any]
 
@@ -49,8 +48,39 @@ class Reply(Protocol):
         """Return the object of the answer; all events were given to ``part`` and ``ending``."""
 
 
-def _line(chunk: Chunk) -> bytes:
-    return b"data: " + json.dumps(chunk, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"
+def compact_json(chunk: Chunk) -> bytes:
+    """Return a chunk as JSON in one line, in UTF-8."""
+    return json.dumps(chunk, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _event(chunk: Chunk) -> bytes:
+    return b"data: " + compact_json(chunk) + b"\n\n"
+
+
+def _error_chunk(error: ApiError) -> Iterable[Chunk]:
+    return [error.body]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framing:
+    """The bytes of a stream.
+
+    Members:
+        media_type: the value of ``Content-Type``.
+        write: returns the bytes of a chunk.
+        ping: bytes that are sent while nothing happens, and that mean nothing; empty if the form has none.
+        final: bytes after the last chunk of a stream that did not fail.
+        failed: returns the last chunks of a stream that failed.
+    """
+
+    media_type: str = "text/event-stream"
+    write: Callable[[Chunk], bytes] = _event
+    ping: bytes = b": ping\n\n"
+    final: bytes = b"data: [DONE]\n\n"
+    failed: Callable[[ApiError], Iterable[Chunk]] = _error_chunk
+
+
+EVENTS = Framing()  # server-sent events as OpenAI's chats have them
 
 
 @asynccontextmanager
@@ -79,7 +109,7 @@ async def respond(
     *,
     stream: bool,
     ping_seconds: float,
-    final_line: bytes = _DONE,
+    framing: Framing = EVENTS,
 ) -> Response:
     """Return the response with the answers of a submission.
 
@@ -91,7 +121,7 @@ async def respond(
     """
     try:
         if stream:
-            return await _begun(receive, submission, reply, ping_seconds, final_line)
+            return await _begun(receive, submission, reply, ping_seconds, framing)
         async with cancelled_on_disconnect(receive, submission):
             while not submission.ended:
                 _chunks(reply, await submission.next())
@@ -103,7 +133,7 @@ async def respond(
 
 
 async def _begun(
-    receive: Receive, submission: Submission, reply: Reply, ping_seconds: float, final_line: bytes
+    receive: Receive, submission: Submission, reply: Reply, ping_seconds: float, framing: Framing
 ) -> Response:
     first = asyncio.create_task(submission.next(ping_seconds))
     gone = asyncio.create_task(_disconnected(receive))
@@ -119,7 +149,7 @@ async def _begun(
         gone.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await gone
-    return EventStream(submission, reply, first=event, ping_seconds=ping_seconds, final_line=final_line)
+    return EventStream(submission, reply, first=event, ping_seconds=ping_seconds, framing=framing)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -142,11 +172,9 @@ class EventStream(Response):
         submission: the answers; cancelled when the client leaves.
         reply: makes the chunks.
         first: the first event, if it was awaited already.
-        ping_seconds: seconds without an event after which a comment is sent.
-        final_line: bytes after the last chunk of a stream that did not fail.
+        ping_seconds: seconds without an event after which a ping is sent.
+        framing: the bytes of the stream.
     """
-
-    media_type = "text/event-stream"
 
     def __init__(
         self,
@@ -155,12 +183,12 @@ class EventStream(Response):
         *,
         first: TextEvent | None,
         ping_seconds: float,
-        final_line: bytes = _DONE,
+        framing: Framing = EVENTS,
     ) -> None:
-        super().__init__(headers=_HEADERS)
+        super().__init__(headers=_HEADERS, media_type=framing.media_type)
         del self.headers["content-length"]
         self._submission, self._reply, self._first, self._ping_seconds = submission, reply, first, ping_seconds
-        self._final_line = final_line
+        self._framing = framing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with cancelled_on_disconnect(receive, self._submission):
@@ -172,21 +200,24 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        """Yield the bytes of the stream, whole events each."""
+        """Yield the bytes of the stream, whole chunks each."""
         try:
-            yield b"".join(map(_line, self._reply.opening()))
+            yield self._written(self._reply.opening())
             if chunks := _chunks(self._reply, self._first):
-                yield b"".join(map(_line, chunks))
+                yield self._written(chunks)
             while not self._submission.ended:
                 event = await self._submission.next(self._ping_seconds)
-                yield _PING if event is None else b"".join(map(_line, _chunks(self._reply, event)))
-            yield b"".join(map(_line, self._reply.closing())) + self._final_line
+                yield self._framing.ping if event is None else self._written(_chunks(self._reply, event))
+            yield self._written(self._reply.closing()) + self._framing.final
         except EdgedecError as error:
-            yield _line(from_edgedec(error).body)
+            yield self._written(self._framing.failed(from_edgedec(error)))
         except ApiError as error:
-            yield _line(error.body)
+            yield self._written(self._framing.failed(error))
         except GoneError:
             raise
         except Exception:
             _LOG.exception("a stream failed")
-            yield _line(ApiError(500, "an unexpected error, see the server's log").body)
+            yield self._written(self._framing.failed(ApiError(500, "an unexpected error, see the server's log")))
+
+    def _written(self, chunks: Iterable[Chunk]) -> bytes:
+        return b"".join(map(self._framing.write, chunks))
