@@ -8,10 +8,11 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgedec import __version__
 from edgedec.errors import EdgedecError
-from edgedec.runtime.server.errors import ApiError, ErrorBody, from_edgedec, from_validation
+from edgedec.runtime.server.errors import ApiError, ErrorBody, error_body, from_edgedec, from_validation
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.generation import generation_routes
 from edgedec.runtime.server.inspection import inspection_routes
@@ -50,6 +51,7 @@ def create_app(service: ModelService, settings: ServerSettings, log: RequestLog 
             "auto_configure": False,
         },
     )
+    app.add_middleware(_HeadAsGet)
     gates: list[Gate] = []
     app.include_router(generation_routes(service, settings))
     app.include_router(inspection_routes(service, settings, gates))
@@ -81,6 +83,16 @@ def create_app(service: ModelService, settings: ServerSettings, log: RequestLog 
     return gates[0]
 
 
+class _HeadAsGet:
+    """Middleware that answers HEAD as GET. The HTTP server, which knows the method, leaves the body out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+
+
 def _answer(request: Request, error: ApiError) -> JSONResponse:
     request_record(request.scope).refused(error)
-    return JSONResponse(error.body, error.status_code, error.headers)
+    return JSONResponse(error_body(error, request.url.path), error.status_code, error.headers)

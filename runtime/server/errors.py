@@ -1,10 +1,8 @@
-"""Errors of the HTTP interface, in the shape that OpenAI's clients expect."""
+"""Errors of the HTTP interface, in the shapes that the clients of each endpoint expect."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from itertools import takewhile
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import HTTPException
@@ -18,9 +16,12 @@ from edgedec.runtime.engine.ledger import AdmissionError
 __all__ = [
     "ApiError",
     "ErrorBody",
+    "anthropic_error",
     "context_overflow",
+    "error_body",
     "from_edgedec",
     "from_validation",
+    "invalid_value",
     "not_supported",
     "short_of_memory",
     "switched_off",
@@ -40,9 +41,17 @@ _TYPES = {
     501: "not_supported_error",
     503: "unavailable_error",
 }
-# Names of fields, and not of types (``str``, ``constrained-int``, ``NamedTool``, ``list[int]``).
-_NAME = re.compile(r"(?!(str|int|float|bool|list|dict)$)[a-z_]+")
 _SERVER_ERROR = "server_error"
+# Anthropic's names of errors, where they differ.
+_ANTHROPIC_TYPES = {
+    408: "timeout_error",
+    413: "request_too_large",
+    500: "api_error",
+    501: "invalid_request_error",
+    503: "overloaded_error",
+}
+_NAME_CHARACTERS = 64  # characters of a part of a field's name in a message
+_WORDS = 4  # rules of a union that a message names at most
 
 
 class ErrorMembers(BaseModel):
@@ -161,14 +170,80 @@ def from_edgedec(error: EdgedecError, *, param: str | None = None) -> ApiError:
     return ApiError(500, str(error))
 
 
-def from_validation(error: RequestValidationError) -> ApiError:
-    """Return the error of the interface for the first value of a request that does not fit its model.
+def error_body(error: ApiError, path: str) -> dict[str, Any]:
+    """Return the JSON object of an error, in the shape that the clients of an endpoint expect.
 
-    The message names the field and the rule, and never the value, which may be long or secret.
+    Parameters:
+        error: the error.
+        path: the path of the request.
     """
-    first = error.errors()[0]
-    # Behind the name of a type, the place is that of a rule and no longer that of a value.
-    values = takewhile(lambda part: isinstance(part, int) or _NAME.fullmatch(part), first["loc"][1:])
-    param = ".".join(map(str, values)) or None
-    message = str(first["msg"])
-    return ApiError(400, f"{param}: {message}" if param else f"the body: {message}", param=param, code=first["type"])
+    if path.startswith("/v1/messages"):
+        return anthropic_error(error)
+    return {"error": error.message} if path.startswith("/api/") else error.body
+
+
+def anthropic_error(error: ApiError) -> dict[str, Any]:
+    """Return the JSON object of an error as Anthropic's clients expect it, with the members of our own errors."""
+    status, message = error.status_code, error.message
+    if error.error["code"] == "context_length_exceeded":
+        message = f"prompt is too long: {message}"  # the words by which clients know that they must shorten it
+    kind = _ANTHROPIC_TYPES.get(status, error.error["type"])
+    return {"type": "error", "error": {**error.error, "type": kind, "message": message}}
+
+
+def from_validation(error: RequestValidationError) -> ApiError:
+    """Return the error of the interface for the first value of a body that does not fit its model."""
+    return invalid_value(error.errors(), error.body, skip=1)
+
+
+def invalid_value(errors: Iterable[Mapping[str, Any]], body: Any, *, skip: int = 0) -> ApiError:
+    """Return the error of the interface for what pydantic says about a body.
+
+    The message names the field and the rule, and never the value, which may be long or secret. Pydantic tries all types that
+    a value may have and tells what each of them lacks. The one that fits best, so the one that is meant, fails by something
+    else than a wrong type, or else at the deepest place; if several fail there, the message has the rules of all.
+
+    Parameters:
+        errors: pydantic's errors, at least one.
+        body: the body.
+        skip: number of leading parts of places that are none of the body.
+    """
+    found = [(_place(one["loc"][skip:], body, missing=one["type"] == "missing"), one) for one in errors]
+    near = max(1, len(found[0][0]) - 1)
+    found = [pair for pair in found if pair[0][:near] == found[0][0][:near]]
+    found = [pair for pair in found if not _is_other_type(pair[1])] or found
+    place = max((place for place, _ in found), key=len)
+    rules = [one for at, one in found if at == place]
+    words = list(dict.fromkeys(str(one["msg"]) for one in rules))
+    prefix = "Input should be "
+    if len(words) > 1:
+        words = [words[0], *(word.removeprefix(prefix) for word in words[1:])]
+    message = " or ".join(words[:_WORDS])
+    param = ".".join(str(part)[:_NAME_CHARACTERS] for part in place) or None
+    return ApiError(400, f"{param}: {message}" if param else f"the body: {message}", param=param, code=rules[0]["type"])
+
+
+def _is_other_type(error: Mapping[str, Any]) -> bool:
+    return error["type"].endswith("_type") or error["type"] == "literal_error"
+
+
+def _place(loc: Iterable[str | int], body: Any, *, missing: bool) -> tuple[str | int, ...]:
+    """Return the place of a value in a body, without the names of types that pydantic puts between.
+
+    Parameters:
+        loc: pydantic's place.
+        body: the body.
+        missing: the last part is the name of a value that is not there.
+    """
+    parts, value = list(loc), body
+    place: list[str | int] = []
+    for number, part in enumerate(parts):
+        inner = value.get(part, place) if isinstance(value, dict) else place
+        if isinstance(value, list) and isinstance(part, int) and part < len(value):
+            inner = value[part]
+        if inner is not place:
+            value = inner
+            place.append(part)
+        elif missing and number == len(parts) - 1:
+            place.append(part)
+    return tuple(place)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.server.connection import mark_refused
-from edgedec.runtime.server.errors import ApiError, short_of_memory
+from edgedec.runtime.server.errors import ApiError, error_body, short_of_memory
 from edgedec.runtime.server.memory import ServerMemory
 from edgedec.runtime.server.places import Place, Places
 from edgedec.runtime.server.request_log import RequestLog, RequestRecord
@@ -23,7 +23,7 @@ from edgedec.runtime.server.settings import ServerSettings
 
 __all__ = ["Gate"]
 
-_METHODS = "GET, POST, OPTIONS"
+_METHODS = "GET, HEAD, POST, OPTIONS"
 _ABSOLUTE_FORM = re.compile(rb"(?i:https?)://(?P<authority>[^/]*)(?P<path>/.*)?", re.DOTALL)
 _PREFLIGHT_SECONDS = "600"  # seconds for which a browser remembers the answer to its question
 _DISCARDED_BYTES, _DISCARDED_S = 8 << 20, 2.0  # bytes and seconds of a refused body that are read and forgotten
@@ -300,7 +300,7 @@ async def _refuse(
     send: Send, error: ApiError, record: RequestRecord, headers: Iterable[tuple[str, str]], *, ends: bool = True
 ) -> None:
     record.refused(error)
-    await _send_json(send, error.status_code, error.body, headers, ends=ends)
+    await _send_json(send, error.status_code, error_body(error, record.path), headers, ends=ends)
 
 
 async def _send_json(

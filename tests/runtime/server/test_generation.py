@@ -393,7 +393,7 @@ def test_a_wrong_chat_is_refused(served: Served, body: dict[str, Any], param: st
         ({"prompt": [[]]}, "prompt", "the prompt is empty"),
         ({"prompt": [-1]}, "prompt", "from 0 to 2047"),
         ({"prompt": [2048]}, "prompt", "from 0 to 2047"),
-        ({"prompt": [1, "x"]}, "prompt", ""),
+        ({"prompt": [1, "x"]}, "prompt.1", "a valid integer"),
         ({"prompt": ["x"] * 65}, "prompt", ""),
         ({"prompt": 5}, "prompt", ""),
         ({"suffix": "the end"}, "suffix", "does not fill gaps"),

@@ -1,0 +1,87 @@
+"""Test the errors: the field that is named, and the shape that the clients of each endpoint expect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgedec.runtime.server.errors import ApiError, context_overflow, error_body
+from tests.runtime.server.conftest import open_demo
+from tests.runtime.server.support.serving import Served, serving
+
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"stop": 5}, "stop", "a valid string or a valid list"),
+        ({"stop": "a" * 300}, "stop", "at most 256 characters"),
+        ({"stop": ["a"] * 17}, "stop", "at most 16 items"),
+        ({"stop": ["a", 5]}, "stop.1", "a valid string"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "a valid string or a valid list"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "messages.0.content.0.text",
+            "a valid string",
+        ),
+        ({"messages": [USER, {"role": "x", "content": "y"}]}, "messages.1.role", "'assistant'"),
+        ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name", "Field required"),
+        ({"tool_choice": "sometimes"}, "tool_choice", "'required'"),
+        ({"logit_bias": {"5": "x"}}, "logit_bias.5", "a valid number"),
+        ({"logit_bias": [[5, None]]}, "logit_bias.0.1", "a valid"),
+        ({"temperature": "0.5"}, "temperature", "a valid number"),
+        ({"messages": None}, "messages", "Field required"),
+    ],
+)
+def test_the_error_of_a_union_names_the_value_that_is_wrong(
+    served: Served, fields: dict[str, Any], param: str, words: str
+) -> None:
+    error = served.post("/v1/chat/completions", **{"messages": [USER], **fields}).json()["error"]
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: ")
+    assert words in error["message"]
+
+
+def test_a_long_name_is_cut(served: Served) -> None:
+    error = served.post("/v1/chat/completions", messages=[USER], logit_bias={"9" * 500: "x"}).json()["error"]
+    assert error["param"] == "logit_bias." + "9" * 64
+
+
+def test_shapes() -> None:
+    error = context_overflow(5, 4, param="messages")
+    assert error_body(error, "/v1/chat/completions") == error.body == {"error": error.error}
+    assert error_body(error, "/api/chat") == {"error": error.message}
+    shaped = error_body(error, "/v1/messages/count_tokens")
+    assert shaped["type"] == "error"
+    assert shaped["error"]["message"] == f"prompt is too long: {error.message}"
+    assert error_body(ApiError(503, "x"), "/v1/messages")["error"]["type"] == "overloaded_error"
+    assert error_body(ApiError(401, "x"), "/v1/messages")["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"), [("/v1/messages", "anthropic"), ("/api/chat", "ollama"), ("/v1/x", "openai")]
+)
+def test_errors_before_the_application_have_the_shapes_too(path: str, shape: str) -> None:
+    with serving(open_demo, api_keys=("key",), await_load=False) as server:
+        response = server.post(path)
+        body = response.json()
+    assert response.status_code == 401
+    message = body["error"] if shape == "ollama" else body["error"]["message"]
+    assert "API key is missing" in message
+    assert (body.get("type") == "error") == (shape == "anthropic")
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/props", "/metrics", "/openapi.json"])
+def test_head_has_the_headers_of_get_and_no_body(served: Served, path: str) -> None:
+    got, head = served.client.get(path), served.client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("content-type", "content-security-policy"):
+        assert head.headers.get(name) == got.headers.get(name)
+    assert int(head.headers["content-length"]) > 0
+
+
+def test_head_of_nothing_and_of_a_post(served: Served) -> None:
+    assert served.client.head("/nothing").status_code == 404
+    assert served.client.head("/v1/chat/completions").status_code == 405
