@@ -15,7 +15,7 @@ from typing import Any
 import jinja2
 
 from edgedec.errors import BundleError, EdgedecError, UsageError
-from edgedec.runtime.text.contents import ContentForm, find_form, with_contents
+from edgedec.runtime.text.contents import ContentForm, find_form, lacks_system, with_contents, with_system_in_user
 from edgedec.runtime.text.provenance import Letters, OutsideMessage, RenderedText, strings
 from edgedec.runtime.text.template_sandbox import WORK_LIMIT, LimitError, Sandbox
 
@@ -42,7 +42,8 @@ def render(
         template: the bundle's Jinja source; None if it has none.
         messages: ``{"role": ..., "content": ...}`` in order; JSON data. A content is a text or a list of parts
             ``{"type": "text", "text": ...}``; the template gets the one of the two that it takes (``contents``). The
-            control tokens in the texts of an ``OutsideMessage``, and in results of tools, are text.
+            control tokens in the texts of an ``OutsideMessage``, and in results of tools, are text. A template that
+            refuses the role ``system``, or leaves out what it says, gets these texts within messages of the user.
         bos_token, eos_token: text of these tokens for the template; None is rendered as an empty text.
         add_generation_prompt: end with the text after which the model answers.
         extra: further names for the template (``tools``, ``documents``, ``enable_thinking``); JSON data. The control
@@ -63,6 +64,8 @@ def render(
         "eos_token": eos_token or "",
         "add_generation_prompt": add_generation_prompt,
     }
+    if any(one.get("role") == "system" for one in messages) and _lacks_system(template):
+        messages = with_system_in_user(messages)
     outside = [isinstance(one, OutsideMessage) or one.get("role") in _RESULTS for one in messages]
     try:  # copy the data as plain types, so that the template gets no objects with other methods
         plain, more = json.loads(json.dumps([list(messages), {"tools": None, "documents": None, **extra}]))
@@ -112,10 +115,18 @@ def _rendered(template: str, data: Mapping[str, Any], sandbox: Sandbox) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _content_form(template: str, role: str) -> ContentForm:
+    return find_form(role, functools.partial(_probed, template))
+
+
+@functools.lru_cache(maxsize=64)
+def _lacks_system(template: str) -> bool:
+    return lacks_system(functools.partial(_probed, template))
+
+
+def _probed(template: str, messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return a conversation of a few words as the template shows it."""
     names = {"bos_token": "", "eos_token": "", "add_generation_prompt": True, "tools": None, "documents": None}
-    return find_form(
-        role, lambda messages: _rendered(template, {**names, "messages": messages}, Sandbox(work=_PROBE_WORK))
-    )
+    return _rendered(template, {**names, "messages": messages}, Sandbox(work=_PROBE_WORK))
 
 
 def check_template(template: str) -> None:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ContentForm", "content_text", "find_form", "with_contents"]
+from edgedec.runtime.text.provenance import OutsideMessage
+
+__all__ = ["ContentForm", "content_text", "find_form", "lacks_system", "with_contents", "with_system_in_user"]
 
 _WORDS = ("zqone", "zqtwo")
 _CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
@@ -71,6 +73,49 @@ def find_form(role: str, show: Callable[[Sequence[Mapping[str, Any]]], str]) -> 
     parts = [{"type": "text", "text": word} for word in _WORDS]
     text, several = _shows(show, role, _WORDS[0]), _shows(show, role, parts)
     return ContentForm(text=text or not (several or _shows(show, role, parts[:1])), parts=several)
+
+
+def lacks_system(show: Callable[[Sequence[Mapping[str, Any]]], str]) -> bool:
+    """Return True if a template shows what the user says, and refuses or leaves out what the system says.
+
+    Parameters:
+        show: renders messages; it may raise any error.
+    """
+
+    def shows(role: str) -> bool:
+        return any(_shows(show, role, content) for content in (_WORDS[0], [{"type": "text", "text": _WORDS[0]}]))
+
+    return not shows("system") and shows("user")
+
+
+def with_system_in_user(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages in which the user says what the system says, for a template that has no such role.
+
+    A text of the system begins the next message of the user. After the last one, it ends that one, or is one by itself.
+    """
+    result: list[Mapping[str, Any]] = []
+    pending: list[Mapping[str, Any]] = []
+    for message in messages:
+        if message.get("role") == "system":
+            pending.append(message)
+        elif message.get("role") == "user":
+            result.append(_joined([*pending, message], message))
+            pending = []
+        else:
+            result.append(message)
+    if pending:
+        last = [result.pop()] if result and result[-1].get("role") == "user" else []
+        result.append(_joined([*last, *pending], {**pending[0], "role": "user"}))
+    return result
+
+
+def _joined(messages: Sequence[Mapping[str, Any]], like: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return one message like ``like`` with the contents of several; none of them becomes more trusted by it."""
+    if len(messages) == 1 and messages[0] is like:
+        return like
+    kind = next((type(one) for one in messages if isinstance(one, OutsideMessage)), dict)
+    texts = [content_text(one.get("content")) for one in messages]
+    return kind({**like, "content": "\n\n".join(text for text in texts if text)})
 
 
 def _shows(show: Callable[[Sequence[Mapping[str, Any]]], str], role: str, content: Any) -> bool:

@@ -158,7 +158,7 @@ def test_without_a_shift_a_full_conversation_is_refused_with_its_numbers(session
     assert (len(ids) > NEARLY_FULL * CONTEXT, dropped) == (True, 0), "what fits is taken, to the last token"
 
 
-PICKY = "{% if messages[0].role == 'system' %}{{ raise_exception('no system message') }}{% endif %}" + TEMPLATE
+PICKY = "{% if 'rude' in messages[0].content %}{{ raise_exception('no such system message') }}{% endif %}" + TEMPLATE
 
 
 def test_a_system_message_that_the_template_refuses_is_found_at_once(
@@ -167,8 +167,8 @@ def test_a_system_message_that_the_template_refuses_is_found_at_once(
     Conversation(session, system="Be kind.").check_system()
     monkeypatch.setattr(Bundle, "chat_template", PICKY)
     Conversation(session).check_system()
-    with pytest.raises(EdgedecError, match="no system message"):
-        Conversation(session, system="Be kind.").check_system()
+    with pytest.raises(EdgedecError, match="no such system message"):
+        Conversation(session, system="Be rude.").check_system()
     monkeypatch.setattr(Bundle, "chat_template", "{{ raise_exception('nothing at all') }}")
     Conversation(session, system="Be kind.").check_system()  # it is not because of the system message
     monkeypatch.setattr(Bundle, "chat_template", None)

@@ -89,7 +89,16 @@ def test_the_template(served: Served, session: Session) -> None:
     messages = [{"role": "user", "content": "Hello"}]
     rendered = session.render_chat(messages).removeprefix("<s>")  # a plain prompt gets this token
     assert served.post("/apply-template", messages=messages).json() == {"prompt": rendered}
-    response = served.post("/apply-template", messages=[{"role": "system", "content": "x"}])
+    system = {"role": "system", "content": "Be kind."}
+    whole = rendered.replace("Hello", "Be kind.\n\nHello")
+    assert served.post("/apply-template", messages=[system, *messages]).json() == {"prompt": whole}
+
+
+def test_a_refusal_of_the_template_is_passed_on() -> None:
+    template = "{{ raise_exception('no such talk') }}"
+    with serving(lambda: ScriptedSession().real, chat_template=template) as server:
+        response = server.post("/apply-template", messages=[{"role": "user", "content": "x"}])
+    assert "no such talk" in response.json()["error"]["message"]
     assert (response.status_code, response.json()["error"]["code"]) == (400, "chat_template_refused")
 
 

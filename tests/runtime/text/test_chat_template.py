@@ -53,8 +53,10 @@ def show(template: str | None, messages: Any = CHAT, **extra: Any) -> str:
 
 
 def test_a_whole_template_is_rendered() -> None:
-    assert show(TEMPLATE) == ("<s><|user|>\nHi!</s>\n<|assistant|>\nHello.</s>\n<|user|>\nWhy?</s>\n<|assistant|>\n")
-    assert show(TEMPLATE, CHAT[:2], add_generation_prompt=False) == "<s><|user|>\nHi!</s>\n"
+    said = "<s><|user|>\nHi!</s>\n<|assistant|>\nHello.</s>\n<|user|>\nWhy?</s>\n<|assistant|>\n"
+    assert show(TEMPLATE, CHAT[1:]) == said
+    assert show(TEMPLATE) == said.replace("Hi!", "Be brief.\n\n Hi!"), "the template leaves out what the system says"
+    assert show(TEMPLATE, CHAT[1:2], add_generation_prompt=False) == "<s><|user|>\nHi!</s>\n"
     with_tools = show(TEMPLATE, CHAT[:2], tools=[{"name": "é <b>"}])
     assert 'tools: [{"name": "é <b>"}]\n' in with_tools
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.text.chat_template import render
+from edgedec.runtime.text.provenance import OutsideMessage, RenderedText
 
 PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 LOOP = "{% for p in m.content %}{% if p.type == 'text' %}({{ p.text }}){% endif %}{% endfor %}"
@@ -47,3 +48,45 @@ def test_each_role_has_its_own_form() -> None:
     assert show(body, PARTS) == "(one)(two)"
     for role in ("system", "assistant", "tool", "critic"):
         assert show(body, PARTS, role) == f"{role}: one\ntwo"
+
+
+# Messages of the system for templates that have no such role.
+
+SYSTEM, USER, ANSWER = ({"role": role, "content": role[0]} for role in ("system", "user", "assistant"))
+TURN = "{{ m.role[0] }}:{{ m.content }};"
+REFUSING = "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TURN
+SILENT = "{% if m.role != 'system' %}" + TURN + "{% endif %}"
+
+
+def talk(body: str, *messages: dict[str, Any]) -> str:
+    template = "{% for m in messages %}" + body + "{% endfor %}"
+    return render(template, messages, bos_token=None, eos_token=None, add_generation_prompt=False)
+
+
+@pytest.mark.parametrize("body", [REFUSING, SILENT])
+def test_the_user_says_what_the_system_says_if_the_template_has_no_such_role(body: str) -> None:
+    assert talk(body, SYSTEM, USER, ANSWER) == "u:s\n\nu;a:a;"
+    assert talk(body, USER, ANSWER, SYSTEM, USER) == "u:u;a:a;u:s\n\nu;", "the next message, and no earlier one"
+    assert talk(body, SYSTEM, SYSTEM, USER) == "u:s\n\ns\n\nu;"
+    assert talk(body, USER, SYSTEM) == "u:u\n\ns;", "two messages of the user must not follow each other"
+    assert talk(body, SYSTEM) == "u:s;"
+    assert talk(body, USER, ANSWER, SYSTEM) == "u:u;a:a;u:s;"
+    assert (
+        talk(body, {"role": "system", "content": PARTS}, {"role": "user", "content": PARTS})
+        == "u:one\ntwo\n\none\ntwo;"
+    )
+
+
+def test_other_templates_get_the_message_of_the_system() -> None:
+    assert talk(TURN, SYSTEM, USER) == "s:s;u:u;"
+    assert talk("{{ m.role }}", SYSTEM, USER) == "systemuser", "it shows no contents at all"
+    first = "{% if loop.first and m.role == 'system' %}[{{ m.content }}]{% else %}" + TURN + "{% endif %}"
+    assert talk(first, SYSTEM, USER) == "[s]u:u;"
+
+
+def test_a_message_of_the_system_is_not_trusted_more_within_the_users() -> None:
+    messages = [OutsideMessage(SYSTEM), dict(USER)]
+    template = "{% for m in messages %}" + REFUSING + "{% endfor %}"
+    text = render(template, messages, bos_token=None, eos_token=None, add_generation_prompt=False)
+    assert isinstance(text, RenderedText)
+    assert text.masked == "u:\0\n\n\0;"
