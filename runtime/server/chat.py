@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from edgedec import __version__
 from edgedec.runtime.answer import StopReason
@@ -18,7 +18,7 @@ from edgedec.runtime.server.logprobs import chat_logprobs
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_completions import NativeReply
 from edgedec.runtime.server.progress import TextProgress
-from edgedec.runtime.server.streaming import Chunk
+from edgedec.runtime.server.streaming import EVENTS, Chunk, Framing
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
 from edgedec.runtime.server.tool_messages import template_calls
@@ -111,6 +111,7 @@ class ChatReply:
         verbose: makes the member ``__verbose``; None: the answer has none.
     """
 
+    framing: ClassVar[Framing] = EVENTS
     model: str
     text: ModelText
     usage: Usage

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import I32
@@ -15,7 +15,7 @@ from edgedec.runtime.server.logprobs import TokenOffsets, completion_logprobs
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_completions import NativeReply
 from edgedec.runtime.server.progress import TextProgress
-from edgedec.runtime.server.streaming import Chunk
+from edgedec.runtime.server.streaming import EVENTS, Chunk, Framing
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
 
@@ -37,6 +37,7 @@ class CompletionReply:
         verbose: makes the member ``__verbose``; None: the answer has none.
     """
 
+    framing: ClassVar[Framing] = EVENTS
     model: str
     text: ModelText
     usage: Usage

@@ -224,7 +224,8 @@ def invalid_value(errors: Iterable[Mapping[str, Any]], body: Any, *, skip: int =
 
 
 def _is_other_type(error: Mapping[str, Any]) -> bool:
-    return error["type"].endswith("_type") or error["type"] == "literal_error"
+    kind = str(error["type"])
+    return kind.endswith("_type") or kind == "literal_error"
 
 
 def _place(loc: Iterable[str | int], body: Any, *, missing: bool) -> tuple[str | int, ...]:

@@ -19,6 +19,7 @@ from edgedec.runtime.server.completions import CompletionReply
 from edgedec.runtime.server.errors import from_edgedec, not_supported
 from edgedec.runtime.server.ignored_fields import note_ignored
 from edgedec.runtime.server.json_body import JsonRoute
+from edgedec.runtime.server.messages import add_message_routes
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_completions import NativeReply, generation_settings
 from edgedec.runtime.server.native_requests import NativeCompletionRequest
@@ -26,10 +27,11 @@ from edgedec.runtime.server.request_log import request_record
 from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, PromptPieces
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
-from edgedec.runtime.server.streaming import EVENTS, Framing, Reply, respond
+from edgedec.runtime.server.streaming import Reply, respond
 from edgedec.runtime.server.structure import ToolUse, answer_grammar, tool_use
 from edgedec.runtime.server.submission import TextRequest
-from edgedec.runtime.server.text_options import TextOptionsRequest
+from edgedec.runtime.server.text_options import SamplingRequest, TextOptionsRequest
+from edgedec.runtime.server.translation import Chats, Translate
 
 __all__ = ["generation_routes"]
 
@@ -46,13 +48,17 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
     @router.post("/chat/completions", response_model=None, include_in_schema=False)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Continue a conversation by the assistant's answer."""
+        return await answered_chat(body, request)
+
+    async def answered_chat(body: ChatRequest, request: Request, translate: Translate | None = None) -> Response:
+        """Answer a chat, in the form that ``translate`` makes of a chat's."""
         top, usage_asked, tools = body.top, body.include_usage, tool_use(body)
         encode = _chat_encoder(body, tools, sanitize=settings.sanitize)
         grammar = await service.in_thread(tools.grammar if tools else partial(answer_grammar, body), service.grammars)
         note_ignored(*(grammar.ignored if grammar else ()))
 
         def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
-            return ChatReply(
+            chat = ChatReply(
                 model=settings.model_name,
                 text=text,
                 usage=Usage(prompt_tokens=len(requests[0].prompt)),
@@ -62,6 +68,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 has_tools=tools is not None,
                 verbose=native if body.verbose else None,
             )
+            return chat if translate is None else translate(chat, native)
 
         options = TextRequest(prompt=_NO_IDS, n_predict=-1, sampling=settings.sampling, grammar=grammar, logprobs=top)
         return await answered(body, request, [encode], options, reply, param="messages")
@@ -70,20 +77,30 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
     @router.post("/chat/completions/input_tokens", include_in_schema=False)
     async def count_chat_tokens(body: ChatRequest) -> dict[str, Any]:
         """Return the number of tokens of a conversation's prompt, without an answer."""
+        return {"input_tokens": await counted_chat(body)}
+
+    async def counted_chat(body: ChatRequest) -> int:
+        """Return the number of tokens of a conversation's prompt."""
         encode = _chat_encoder(body, tool_use(body), sanitize=settings.sanitize)
         async with service.text() as text:
-            return {"input_tokens": len(await service.in_thread(encode, text))}
+            return len(await service.in_thread(encode, text))
 
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue one or several texts."""
+        return await answered_completion(body, request)
+
+    async def answered_completion(
+        body: CompletionRequest, request: Request, translate: Translate | None = None
+    ) -> Response:
+        """Answer a request with plain prompts, in the form that ``translate`` makes of a completion's."""
         usage_asked, prompts = body.include_usage, body.prompts
         if body.best_of is not None and body.best_of != body.choices:
             raise not_supported("best_of", "the server writes no texts that it does not return; leave it out")
 
         def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
             echoes = [_echo(text, prompt) if body.echo else "" for prompt in prompts]
-            return CompletionReply(
+            completion = CompletionReply(
                 model=settings.model_name,
                 text=text,
                 usage=Usage(prompt_tokens=sum(len(item.prompt) for item in requests if not item.sample)),
@@ -93,6 +110,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 top=body.logprobs,
                 verbose=native if body.verbose else None,
             )
+            return completion if translate is None else translate(completion, native)
 
         return await completed(body, request, prompts, reply, prompt_logprobs=bool(body.echo))
 
@@ -114,7 +132,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 is_list=body.is_list,
             )
 
-        return await completed(body, request, prompts, reply, framing=replace(EVENTS, final=b""))
+        return await completed(body, request, prompts, reply)
 
     async def completed(
         body: CompletionRequest | NativeCompletionRequest,
@@ -123,7 +141,6 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         reply: _MakeReply,
         *,
         prompt_logprobs: bool = False,
-        framing: Framing = EVENTS,
     ) -> Response:
         """Answer a request with plain prompts."""
         grammar = await service.in_thread(answer_grammar, body, service.grammars)
@@ -140,7 +157,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             else "model",
         )
         encoders = [partial(_joined_ids, prompt=prompt) for prompt in prompts]
-        return await answered(body, request, encoders, options, reply, param="prompt", framing=framing)
+        return await answered(body, request, encoders, options, reply, param="prompt")
 
     async def answered(
         body: TextOptionsRequest,
@@ -150,7 +167,6 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         reply: _MakeReply,
         *,
         param: str,
-        framing: Framing = EVENTS,
     ) -> Response:
         """Answer a request.
 
@@ -161,7 +177,6 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             options: the members of ``TextRequest`` that are not among the fields of ``body``.
             reply: makes the form of the answers.
             param: name of the field with the prompts.
-            framing: the bytes of a stream.
         """
         limit, stream = body.limit, bool(body.stream)
         n_predict = settings.n_predict if limit is None else limit
@@ -192,17 +207,18 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             )
             shape = reply(text, requests, native)
             submission = request_record(request.scope).submission = service.submit(requests)
-        return await respond(
-            request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds, framing=framing
-        )
+        return await respond(request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds)
 
+    chats = Chats(model=settings.model_name, answer=answered_chat, complete=answered_completion, count=counted_chat)
+    for add_routes in (add_message_routes,):
+        add_routes(router, chats)
     return router
 
 
 _NO_IDS = np.zeros(0, np.int32)
 
 
-def _sampling(body: TextOptionsRequest, text: ModelText, defaults: SamplingConfig) -> SamplingConfig:
+def _sampling(body: SamplingRequest, text: ModelText, defaults: SamplingConfig) -> SamplingConfig:
     """Return the sampling options, with a seed that all texts of the request share."""
     encode = partial(text.tokenize, add_special=False, param="logit_bias")
     try:

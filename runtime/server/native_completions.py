@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.logprobs import LEAST
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.progress import TextProgress
-from edgedec.runtime.server.streaming import Chunk
+from edgedec.runtime.server.streaming import EVENTS, Chunk, Framing
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
 
@@ -58,6 +57,7 @@ class NativeReply:
         sampled: the probabilities are those after the sampling options.
     """
 
+    framing: ClassVar[Framing] = replace(EVENTS, final=b"")
     model: str
     text: ModelText
     prompts: list[I32]
@@ -130,15 +130,16 @@ class NativeReply:
             "has_new_line": "\n" in answer.text,
             "truncated": answer.stop_reason == "context",
             "stop_type": _STOP_TYPES.get(answer.stop_reason, "limit"),
-            "stopping_word": self._stopping_word(answer, prompt),
+            "stopping_word": self.stopping_word(end),
             "timings": timings_json(answer.timings),
         }
 
-    def _stopping_word(self, answer: Answer, prompt: I32) -> str:
+    def stopping_word(self, end: TextEnd) -> str:
         """Return the stop string that ended a text; empty if none did."""
+        answer = end.answer
         if answer.stop_reason != "stop":
             return ""
-        stream = self.text.stream(prompt)
+        stream = self.text.stream(self.prompts[end.index])
         rest = "".join(map(stream.feed, answer.tokens))[len(answer.text) :]
         return max((stop for stop in self.stops if rest.startswith(stop)), key=len, default="")
 

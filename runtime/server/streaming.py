@@ -26,28 +26,6 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the secon
 Chunk = Mapping[str, Any]
 
 
-class Reply(Protocol):
-    """The form of an answer: an object, or the chunks of a stream."""
-
-    def opening(self) -> Iterator[Chunk]:
-        """Yield the chunks before the first event."""
-
-    def progress(self, event: TextProgress) -> Iterator[Chunk]:
-        """Yield the chunks that tell how far a prompt was read."""
-
-    def part(self, event: TextPart) -> Iterator[Chunk]:
-        """Yield the chunks of a part."""
-
-    def ending(self, event: TextEnd) -> Iterator[Chunk]:
-        """Yield the chunks of the end of one text."""
-
-    def closing(self) -> Iterator[Chunk]:
-        """Yield the chunks after all texts."""
-
-    def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return the object of the answer; all events were given to ``part`` and ``ending``."""
-
-
 def compact_json(chunk: Chunk) -> bytes:
     """Return a chunk as JSON in one line, in UTF-8."""
     return json.dumps(chunk, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -83,6 +61,32 @@ class Framing:
 EVENTS = Framing()  # server-sent events as OpenAI's chats have them
 
 
+class Reply(Protocol):
+    """The form of an answer: an object, or the chunks of a stream."""
+
+    @property
+    def framing(self) -> Framing:
+        """The bytes of a stream."""
+
+    def opening(self) -> Iterator[Chunk]:
+        """Yield the chunks before the first event."""
+
+    def progress(self, event: TextProgress) -> Iterator[Chunk]:
+        """Yield the chunks that tell how far a prompt was read."""
+
+    def part(self, event: TextPart) -> Iterator[Chunk]:
+        """Yield the chunks of a part."""
+
+    def ending(self, event: TextEnd) -> Iterator[Chunk]:
+        """Yield the chunks of the end of one text."""
+
+    def closing(self) -> Iterator[Chunk]:
+        """Yield the chunks after all texts."""
+
+    def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the object of the answer; all events were given to ``part`` and ``ending``."""
+
+
 @asynccontextmanager
 async def cancelled_on_disconnect(receive: Receive, submission: Submission) -> AsyncIterator[None]:
     """Cancel the submission when the client closes its connection, and at the end of the block if it has not ended."""
@@ -109,7 +113,6 @@ async def respond(
     *,
     stream: bool,
     ping_seconds: float,
-    framing: Framing = EVENTS,
 ) -> Response:
     """Return the response with the answers of a submission.
 
@@ -121,7 +124,7 @@ async def respond(
     """
     try:
         if stream:
-            return await _begun(receive, submission, reply, ping_seconds, framing)
+            return await _begun(receive, submission, reply, ping_seconds)
         async with cancelled_on_disconnect(receive, submission):
             while not submission.ended:
                 _chunks(reply, await submission.next())
@@ -132,9 +135,7 @@ async def respond(
         )  # the client is gone, or the server is ending
 
 
-async def _begun(
-    receive: Receive, submission: Submission, reply: Reply, ping_seconds: float, framing: Framing
-) -> Response:
+async def _begun(receive: Receive, submission: Submission, reply: Reply, ping_seconds: float) -> Response:
     first = asyncio.create_task(submission.next(ping_seconds))
     gone = asyncio.create_task(_disconnected(receive))
     try:
@@ -149,7 +150,7 @@ async def _begun(
         gone.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await gone
-    return EventStream(submission, reply, first=event, ping_seconds=ping_seconds, framing=framing)
+    return EventStream(submission, reply, first=event, ping_seconds=ping_seconds)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -173,7 +174,6 @@ class EventStream(Response):
         reply: makes the chunks.
         first: the first event, if it was awaited already.
         ping_seconds: seconds without an event after which a ping is sent.
-        framing: the bytes of the stream.
     """
 
     def __init__(
@@ -183,12 +183,11 @@ class EventStream(Response):
         *,
         first: TextEvent | None,
         ping_seconds: float,
-        framing: Framing = EVENTS,
     ) -> None:
-        super().__init__(headers=_HEADERS, media_type=framing.media_type)
+        super().__init__(headers=_HEADERS, media_type=reply.framing.media_type)
         del self.headers["content-length"]
         self._submission, self._reply, self._first, self._ping_seconds = submission, reply, first, ping_seconds
-        self._framing = framing
+        self._framing = reply.framing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with cancelled_on_disconnect(receive, self._submission):

@@ -12,7 +12,7 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.request_body import OF_OTHER_SERVERS, Count, RequestBody
 
-__all__ = ["TextOptionsRequest"]
+__all__ = ["SamplingRequest", "TextOptionsRequest"]
 
 CHOICES = 16  # texts for one prompt
 STOPS = 16  # stop strings
@@ -64,17 +64,14 @@ class StreamOptions(RequestBody):
     include_obfuscation: bool | None = None  # accepted, and never done
 
 
-class TextOptionsRequest(RequestBody):
-    """The fields that chats and completions share."""
+class SamplingRequest(RequestBody):
+    """The fields of one text that all interfaces share: the sampling options, and the end and the form of the text."""
 
     switched_off: ClassVar[Mapping[str, tuple[Any, ...]]] = _SWITCHED_OFF | dict.fromkeys(_OPTIONS_OF_STEPS, ())
     ignored: ClassVar[frozenset[str]] = OF_OTHER_SERVERS
     model: str | None = None  # accepted whatever it is, because the server has one model
-    n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
     stop: StopText | StopTexts | None = None
     seed: Annotated[int, Field(ge=-1, lt=1 << 64)] | None = None
-    max_tokens: Count | None = None
-    n_predict: Count | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None  # -1, vLLM's way to switch it off, is 0
@@ -92,47 +89,11 @@ class TextOptionsRequest(RequestBody):
     json_schema: dict[str, Any] | None = None
     grammar: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    return_progress: bool | None = None
-    timings_per_token: bool | None = None
-    verbose: bool | None = None
-
-    @property
-    def choices(self) -> int:
-        """Number of texts for each prompt."""
-        return self.n or 1
 
     @property
     def stops(self) -> tuple[str, ...]:
         """Strings that end a text."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    @property
-    def include_usage(self) -> bool:
-        """True if a stream ends with a chunk of token counts.
-
-        Raises:
-            ApiError: ``stream_options`` is set, and the answer is no stream.
-        """
-        if self.stream_options is None:
-            return False
-        if not self.stream:
-            raise ApiError(400, "stream_options is for streams only; set stream to true", param="stream_options")
-        return bool(self.stream_options.include_usage)
-
-    @property
-    def limit(self) -> int | None:
-        """Maximum number of tokens; -1: until the context is full. None: the request does not say.
-
-        Raises:
-            ApiError: two spellings of the limit differ.
-        """
-        spellings = ("max_tokens", "max_completion_tokens", "n_predict")
-        limits = {name: value for name in spellings if (value := getattr(self, name, None)) is not None}
-        if len(set(limits.values())) > 1:
-            names = " and ".join(limits)
-            raise ApiError(400, f"{names} are the same limit and differ; leave one out", param=[*limits][-1])
-        return next(iter(limits.values()), None)
 
     def sampling(
         self,
@@ -185,6 +146,50 @@ class TextOptionsRequest(RequestBody):
             if len(pairs) > BIASES:
                 raise ApiError(400, f"logit_bias: its texts have more than {BIASES} tokens", param="logit_bias")
         return tuple(pairs)
+
+
+class TextOptionsRequest(SamplingRequest):
+    """The fields that chats and completions share."""
+
+    n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
+    max_tokens: Count | None = None
+    n_predict: Count | None = None
+    stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
+    timings_per_token: bool | None = None
+    verbose: bool | None = None
+
+    @property
+    def choices(self) -> int:
+        """Number of texts for each prompt."""
+        return self.n or 1
+
+    @property
+    def include_usage(self) -> bool:
+        """True if a stream ends with a chunk of token counts.
+
+        Raises:
+            ApiError: ``stream_options`` is set, and the answer is no stream.
+        """
+        if self.stream_options is None:
+            return False
+        if not self.stream:
+            raise ApiError(400, "stream_options is for streams only; set stream to true", param="stream_options")
+        return bool(self.stream_options.include_usage)
+
+    @property
+    def limit(self) -> int | None:
+        """Maximum number of tokens; -1: until the context is full. None: the request does not say.
+
+        Raises:
+            ApiError: two spellings of the limit differ.
+        """
+        spellings = ("max_tokens", "max_completion_tokens", "n_predict")
+        limits = {name: value for name in spellings if (value := getattr(self, name, None)) is not None}
+        if len(set(limits.values())) > 1:
+            names = " and ".join(limits)
+            raise ApiError(400, f"{names} are the same limit and differ; leave one out", param=[*limits][-1])
+        return next(iter(limits.values()), None)
 
 
 def _checked_id(name: str | float, vocabulary: int) -> int:

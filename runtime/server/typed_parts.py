@@ -1,0 +1,45 @@
+"""Parts of requests whose ``type`` says which members they have: blocks of contents, and items of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from edgedec.runtime.server.request_body import RequestBody
+
+__all__ = ["TypedPart"]
+
+_SHOWN = 64  # characters of an unknown type in a message
+
+
+class TypedPart(RequestBody):
+    """A part whose ``type`` says which members it has. The error of a wrong one has its place in the body."""
+
+    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # type -> members that must be there
+    refused: ClassVar[Mapping[str, str]] = {}  # type -> reason why such a part is refused
+    default: ClassVar[str] = ""  # type of a part that does not say it; empty: it must
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_type(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        kind = data.get("type") or cls.default
+        if isinstance(kind, str) and kind in cls.refused:
+            raise PydanticCustomError(
+                "unsupported_part", "{kind}: {reason}", {"kind": kind, "reason": cls.refused[kind]}
+            )
+        if not isinstance(kind, str) or kind not in cls.needs:
+            known = ", ".join(cls.needs)
+            shown = repr(kind[:_SHOWN]) if isinstance(kind, str) else "of another type"
+            raise PydanticCustomError(
+                "unknown_part", "the type must be one of {known}, and is {shown}", {"known": known, "shown": shown}
+            )
+        if missing := [name for name in cls.needs[kind] if data.get(name) is None]:
+            raise PydanticCustomError(
+                "missing_member", "{kind} needs the member {name}", {"kind": kind, "name": missing[0]}
+            )
+        return {**data, "type": kind}
