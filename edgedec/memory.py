@@ -193,7 +193,7 @@ class MemoryMeter:
         watched: a context for work that takes memory. Several threads may be within it, and it may be nested.
         baseline_bytes: memory of the process that is not charged.
         left_out_bytes: the part of it that ``leave_out`` has added.
-        peak_bytes: the largest figure so far.
+        peak_bytes, measured_bytes: the largest figure so far, and the last one.
     """
 
     INTERVAL_S = 0.005
@@ -206,7 +206,7 @@ class MemoryMeter:
         self._prefixes = _file_prefixes(folders)
         self.baseline_bytes = _lasting_bytes() if self.available else 0
         self.left_out_bytes = 0
-        self.peak_bytes = 0
+        self.peak_bytes = self.measured_bytes = 0
         self.watched = _Watched()
         self._rests = False
         self._stop = threading.Event()
@@ -248,7 +248,7 @@ class MemoryMeter:
     def mark(self) -> int:
         """Measure the charged bytes at the end of a phase, and return them."""
         with self._lock:
-            now = self.charged_bytes()
+            self.measured_bytes = now = self.charged_bytes()
             self.peak_bytes = max(self.peak_bytes, now)
         return now
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from edgedec.errors import EdgedecError
-from edgedec.memory import Plan
+from edgedec.memory import MemoryMeter, Plan
 from edgedec.memory_budget import Budget, MemoryLimit, find_budget
 from edgedec.memory_pressure import PressureWatch, pressure_file
 from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
@@ -120,6 +120,7 @@ class ServerMemory:
         self.budget, self.wake = budget, wake
         self.ledger = MemoryLedger(None)
         self._parked: Callable[[], int] = lambda: 0  # texts whose rows are on the disk
+        self._meter: MemoryMeter | None = None  # of the loaded model
         self._relief = threading.Event()
         self.watch = PressureWatch(
             self._pressed, self._calm, file=pressure_file(), limits=limits or (lambda: find_budget().limits)
@@ -135,10 +136,11 @@ class ServerMemory:
         """True if ``recover`` should be called now and then."""
         return not self.watch.high and not self.ledger.all_open
 
-    def load(self, plan: Plan, memory: SessionMemory, grammars: GrammarCache) -> None:
+    def load(self, plan: Plan, memory: SessionMemory, grammars: GrammarCache, meter: MemoryMeter) -> None:
         """Begin the ledger of a model that was just loaded, beside which ``grammars`` are kept.
 
-        The model stays within ``plan``, whose part for the host is that of requests. ``memory`` gives the session's back.
+        The model stays within ``plan``, whose part for the host is that of requests. ``memory`` gives the session's back,
+        and ``meter`` measures all of it.
         """
         host = plan.phases["run"].get("host", 0)
         reclaimers = [
@@ -172,12 +174,12 @@ class ServerMemory:
             if name not in _REQUESTS:
                 part = "drafter" if name.startswith("draft_") else _PARTS.get(name, "passes")
                 ledger.charge(part, size)
-        self.ledger, self._parked = ledger, lambda: memory.parked
+        self.ledger, self._parked, self._meter = ledger, lambda: memory.parked, meter
 
     def unload(self) -> None:
         """End the ledger of a model that is unloaded."""
         self.ledger.end()
-        self.ledger, self._parked = MemoryLedger(None), lambda: 0
+        self.ledger, self._parked, self._meter = MemoryLedger(None), lambda: 0, None
 
     def admit(self, nbytes: int, *, alone: bool, lexer: int = 0) -> Reservation | None:
         """Reserve the worst case of a request; None if it must wait for another one to end.
@@ -240,10 +242,14 @@ class ServerMemory:
             self.ledger.recover()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the limits, the ledger and the pressure."""
+        """Return the limits, the ledger, the last and the largest measured bytes of a loaded model, and the pressure."""
+        meter = self._meter
         return {
             "budget": None if self.budget is None else self.budget.as_json(),
             "ledger": self.ledger.as_json(),
+            "meter": None
+            if meter is None
+            else {"measured_bytes": meter.measured_bytes, "peak_bytes": meter.peak_bytes},
             "pressure": self.watch.as_json(),
         }
 

@@ -231,7 +231,7 @@ class ModelService:
                 continue
             try:
                 with session:
-                    self.memory.load(session.run.plan, session.memory, self.grammars)
+                    self.memory.load(session.run.plan, session.memory, self.grammars, session.meter)
                     self._serve(session)
                     if not self._closing:
                         session.memory.move_to_disk()

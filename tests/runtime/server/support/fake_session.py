@@ -109,7 +109,7 @@ class ScriptedSession:
         self.closed, self.memory, self.pause = False, ScriptedMemory(), Pause()
         self._streams: list[ScriptedStream] = []
         self.whole = False
-        self.meter = SimpleNamespace(watched=nullcontext())
+        self.meter = SimpleNamespace(watched=nullcontext(), measured_bytes=0, peak_bytes=0)
         self.scheduler = SimpleNamespace(step=self.step, engine=SimpleNamespace(passes=0))
         self.tokenizer = SimpleNamespace(
             token_of=lambda token: f"<{token}>",
