@@ -12,6 +12,7 @@ from edgedec.errors import UsageError
 from edgedec.runtime.grammar import _library, lark
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES, schema_lexer_bytes
 from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS, Place, Schema, place_text
+from edgedec.runtime.grammar.schema_work import check_optional
 from edgedec.runtime.text.tokenizer import check_unicode
 
 __all__ = ["Grammar", "Kind", "blamed_keyword"]
@@ -166,7 +167,16 @@ def _regex_program(source: str) -> tuple[str, int]:
 
 
 def _lark_program(source: str) -> tuple[str, int]:
-    text = lark.checked(_without_gbnf(source), lambda schema: _with_blanks(Schema(schema).text()))
+    optional = 0
+
+    def enforced(text: str) -> str:
+        nonlocal optional
+        schema = Schema(text)
+        optional += schema.optional
+        check_optional(optional, "the schemas of the grammar have")
+        return _with_blanks(schema.text())
+
+    text = lark.checked(_without_gbnf(source), enforced)
     program = json.dumps({"grammars": [{"lark_grammar": text}]})
     if reason := _library.refusal(program):
         raise UsageError(f"the grammar is not supported: {reason}")

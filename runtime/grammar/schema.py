@@ -131,6 +131,7 @@ class Schema:
 
     Members:
         places: the schema at each place, the root's at ``()``.
+        optional: number of optional properties of all objects.
 
     Raises:
         UsageError: the schema has an unknown or unsupported keyword, or one whose value is wrong; a reference leads
@@ -158,7 +159,7 @@ class Schema:
         self._check_levels()
         self._check_loops()
         self._check_finite()
-        check_work(self.places, self._in_place, place_text)
+        self.optional = check_work(self.places, self._in_place, place_text)
 
     def _visit(self, schema: Any, place: Place) -> None:
         """Check the schema at ``place`` and those in it."""

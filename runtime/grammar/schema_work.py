@@ -12,10 +12,10 @@ from typing import Any
 
 from edgedec.errors import UsageError
 
-__all__ = ["check_work"]
+__all__ = ["check_optional", "check_work"]
 
 LIMIT_OPTIONAL = 1_000  # optional properties of an object, with those of the schemas that apply to the same value
-LIMIT_ALL_OPTIONAL = 5_000  # optional properties of all objects: the time grows with the square of the names
+LIMIT_ALL_OPTIONAL = 2_000  # optional properties of all objects: the time grows with the square of the names
 LIMIT_PATTERN_PROPERTIES = 64  # patterns of names for an object: each two of them are compared
 LIMIT_PATTERNS = 8  # patterns and formats that one string must have: the time may double with each
 LIMIT_STRING = 16_384  # characters of a string that is required: the lexer has a state of about 550 bytes for each
@@ -40,7 +40,7 @@ class _Sums:
 
 def check_work(
     places: Mapping[Place, Any], in_place: Callable[[Place], Sequence[Place]], show: Callable[[Place], str]
-) -> None:
+) -> int:
     """Check the size of what llguidance combines.
 
     Args:
@@ -48,16 +48,15 @@ def check_work(
         in_place: returns the places of the schemas that apply to the same value as that of a place.
         show: returns a place as a text.
 
+    Returns:
+        The number of optional properties of all objects.
+
     Raises:
         UsageError: a limit is exceeded; the message has the place, the number, the limit, and what helps.
     """
     sums = _sums(places, in_place)
     count = sum(_own(schema).optional for schema in places.values())
-    if count > LIMIT_ALL_OPTIONAL:
-        raise UsageError(
-            f"the JSON schema has {count:,} optional properties in all of its objects; at most {LIMIT_ALL_OPTIONAL:,} are "
-            "supported, so name some in 'required', or leave some out"
-        )
+    check_optional(count, "the JSON schema has")
     for place, have in sums.items():
         where = f"the JSON schema at {show(place)}, with the schemas that apply to the same value,"
         if have.optional > LIMIT_OPTIONAL:
@@ -81,6 +80,20 @@ def check_work(
                 f"the JSON schema at {show(place)} requires a string of {longest:,} characters; at most {LIMIT_STRING:,} "
                 "are supported"
             )
+    return count
+
+
+def check_optional(count: int, has: str) -> None:
+    """Check the number of optional properties of all objects in schemas that are compiled together.
+
+    Raises:
+        UsageError: there are too many; the message begins with ``has``.
+    """
+    if count > LIMIT_ALL_OPTIONAL:
+        raise UsageError(
+            f"{has} {count:,} optional properties in all objects; at most {LIMIT_ALL_OPTIONAL:,} are supported, so name "
+            "some in 'required', or leave some out"
+        )
 
 
 def _sums(places: Mapping[Place, Any], in_place: Callable[[Place], Sequence[Place]]) -> dict[Place, _Sums]:

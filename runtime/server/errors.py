@@ -132,6 +132,26 @@ def short_of_memory(error: AdmissionError, retry_seconds: int, *, texts: int = 1
     return ApiError(429, f"memory is short: {error}", code="memory_short", headers={"Retry-After": str(retry_seconds)})
 
 
+def too_many_grammars(limit: int) -> ApiError:
+    """Return the error for a client of whom ``limit`` grammars wait to be made."""
+    return ApiError(
+        429,
+        f"{limit} grammars of this client wait to be made; try again later",
+        code="too_many_grammars",
+        headers={"Retry-After": "1"},
+    )
+
+
+def late_grammar(seconds: float) -> ApiError:
+    """Return the error for a grammar that was not made within ``seconds``, with those before it."""
+    return ApiError(
+        503,
+        f"the grammar was not ready within {seconds:g} seconds; try again later, or send a smaller schema",
+        code="grammar_timeout",
+        headers={"Retry-After": "5"},
+    )
+
+
 def not_supported(param: str, reason: str) -> ApiError:
     """Return the error for a field that this server knows and does not support."""
     return ApiError(400, f"{param}: {reason}", param=param, code="unsupported_parameter")

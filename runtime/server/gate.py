@@ -20,6 +20,7 @@ from edgedec.runtime.server.places import Place, Places
 from edgedec.runtime.server.request_log import RequestLog, RequestRecord
 from edgedec.runtime.server.security import PUBLIC_PATHS, RequestRules, too_large
 from edgedec.runtime.server.settings import ServerSettings
+from edgedec.runtime.server.turns import CLIENT
 
 __all__ = ["Gate"]
 
@@ -112,6 +113,7 @@ class Gate:
             try:
                 self.rules.check(method, path, headers)
                 if path not in PUBLIC_PATHS:
+                    CLIENT.set(self.rules.client(record.client or "", headers))
                     place = held.enter_context(self.places.take(inspects=method != "POST"))
                     body = await self._read(headers, receive, place, held) if method == "POST" else b""
             except ApiError as error:

@@ -12,6 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from edgedec.errors import EdgedecError
+from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
@@ -28,7 +29,7 @@ from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, Prom
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.streaming import Reply, respond
-from edgedec.runtime.server.structure import ToolUse, answer_grammar, tool_use
+from edgedec.runtime.server.structure import ToolUse, answer_grammar, asks_for_grammar, tool_use
 from edgedec.runtime.server.submission import TextRequest
 from edgedec.runtime.server.text_options import SamplingRequest, TextOptionsRequest
 from edgedec.runtime.server.translation import Chats, Translate
@@ -54,7 +55,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         """Answer a chat, in the form that ``translate`` makes of a chat's."""
         top, usage_asked, tools = body.top, body.include_usage, tool_use(body)
         encode = _chat_encoder(body, tools, sanitize=settings.sanitize)
-        grammar = await service.in_thread(tools.grammar if tools else partial(answer_grammar, body), service.grammars)
+        grammar = await _grammar(service, body, tools)
         note_ignored(*(grammar.ignored if grammar else ()))
 
         def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
@@ -143,7 +144,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         prompt_logprobs: bool = False,
     ) -> Response:
         """Answer a request with plain prompts."""
-        grammar = await service.in_thread(answer_grammar, body, service.grammars)
+        grammar = await _grammar(service, body)
         top = body.top
         options = TextRequest(
             prompt=_NO_IDS,
@@ -216,6 +217,13 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
 
 
 _NO_IDS = np.zeros(0, np.int32)
+
+
+async def _grammar(service: ModelService, body: TextOptionsRequest, tools: ToolUse | None = None) -> Grammar | None:
+    """Return the grammar of an answer; None: any text, for which no other client's grammar is waited for."""
+    if tools is None and not asks_for_grammar(body):
+        return answer_grammar(body, service.grammars)
+    return await service.make_grammar(tools.grammar if tools else partial(answer_grammar, body))
 
 
 def _sampling(body: SamplingRequest, text: ModelText, defaults: SamplingConfig) -> SamplingConfig:

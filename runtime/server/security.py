@@ -56,6 +56,11 @@ class RequestRules:
         if method == "POST":
             self._check_form(headers)
 
+    def client(self, address: str, headers: Headers) -> str:
+        """Return the name of who sends a request: of the address, and of the key of this server that the request has."""
+        keys = [number for number, key in enumerate(self._keys) if _any_equal([key], _offered_keys(headers))]
+        return f"{address} {keys}"
+
     def allows_origin(self, origin: str) -> bool:
         """Return True if pages of an origin were allowed to use the server."""
         return "*" in self._origins or origin in self._origins or (self._local_origins and is_local_origin(origin))
@@ -103,9 +108,7 @@ class RequestRules:
     def _check_key(self, headers: Headers) -> None:
         if not self._keys:
             return
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        offered = [bearer.strip()] if scheme.lower() == "bearer" else []
-        offered += headers.getlist("x-api-key")
+        offered = _offered_keys(headers)
         if not _any_equal(self._keys, offered):
             missing = "is missing" if not offered else "is wrong"
             raise ApiError(
@@ -158,6 +161,11 @@ def _host_name(value: str) -> str:
         return value[1:].partition("]")[0].lower()
     name, _, port = value.rpartition(":") if value.count(":") == 1 else (value, "", "")
     return name.lower() if not port or port.isdecimal() else ""
+
+
+def _offered_keys(headers: Headers) -> list[str]:
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    return [*([bearer.strip()] if scheme.lower() == "bearer" else []), *headers.getlist("x-api-key")]
 
 
 def _digest(key: bytes) -> bytes:

@@ -11,11 +11,12 @@ import asyncio
 import gc
 import logging
 import math
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Literal, ParamSpec, TypeVar
 
@@ -24,12 +25,13 @@ from edgedec.heap import trim_heap
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.pause import Pause
-from edgedec.runtime.server.errors import ApiError, short_of_memory
+from edgedec.runtime.server.errors import ApiError, late_grammar, short_of_memory, too_many_grammars
 from edgedec.runtime.server.memory import GRAMMAR_CACHE_BYTES, ServerMemory
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.submission import GoneError, QueuedText, Submission, TextRequest
-from edgedec.runtime.server.texts import RunningTexts
+from edgedec.runtime.server.texts import GRAMMAR_S, RunningTexts
+from edgedec.runtime.server.turns import CLIENT, FairThreads
 from edgedec.runtime.session import Session
 
 __all__ = ["ModelService", "ServicePhase"]
@@ -37,6 +39,8 @@ __all__ = ["ModelService", "ServicePhase"]
 ServicePhase = Literal["loading", "ready", "unloaded", "failed", "closed"]
 _LOG = logging.getLogger(__name__)
 _TEXT_THREADS = 2
+_GRAMMAR_THREADS = max(1, (os.cpu_count() or 1) // 4)  # the model has the others
+_GRAMMARS_WAITING = 64  # grammars of one client that wait to be made
 P = ParamSpec("P")
 R = TypeVar("R")
 _RECOVERY_S = 1.0  # seconds between looks at the memory of an idle server that has given some back
@@ -91,7 +95,8 @@ class ModelService:
         self._phase: ServicePhase = "loading"
         self.loaded: Future[None] = Future()
         self.slots = 0
-        self._text_threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="edgedec-text")
+        self._text_threads = FairThreads(_TEXT_THREADS, "edgedec-text")
+        self._grammar_threads = FairThreads(_GRAMMAR_THREADS, "edgedec-grammar")
         self._thread = threading.Thread(target=self._run, name="edgedec-model", daemon=True)
 
     def start(self) -> None:
@@ -120,7 +125,8 @@ class ModelService:
             turn.submission.post(GoneError())
         if self._thread.is_alive():
             self._thread.join()
-        self._text_threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._text_threads, self._grammar_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
         self.memory.watch.close()
 
     @property
@@ -172,7 +178,8 @@ class ModelService:
     async def in_thread(self, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
         """Return what ``function`` returns in a thread: work on texts, which may take a while and much memory.
 
-        Only ``_TEXT_THREADS`` such calls run at a time, so that their memory is bounded however many requests there are.
+        Only ``_TEXT_THREADS`` such calls run at a time, one of each client, so that their memory is bounded however many
+        requests there are, and no client keeps the others waiting.
         """
 
         def work() -> R:
@@ -180,6 +187,25 @@ class ModelService:
                 return function(*args, **options)
 
         return await asyncio.get_running_loop().run_in_executor(self._text_threads, work)
+
+    async def make_grammar(self, function: Callable[[GrammarCache], R]) -> R:
+        """Return what ``function`` makes of the grammars, in a thread for them, in which clients take turns.
+
+        Raises:
+            ApiError: too many grammars of the client wait for this (status 429), or it took too long (503).
+        """
+        if self._grammar_threads.waiting(CLIENT.get()) >= _GRAMMARS_WAITING:
+            raise too_many_grammars(_GRAMMARS_WAITING)
+
+        def work() -> R:
+            with self._watched:
+                return function(self.grammars)
+
+        try:
+            async with asyncio.timeout(GRAMMAR_S):
+                return await asyncio.get_running_loop().run_in_executor(self._grammar_threads, work)
+        except TimeoutError:
+            raise late_grammar(GRAMMAR_S) from None
 
     def submit(self, requests: Sequence[TextRequest]) -> Submission:
         """Put requests into the queue, all or none. Call it within ``text``.
@@ -284,7 +310,7 @@ class ModelService:
     def _serve(self, session: Session) -> None:
         """Answer requests until the service is closed, or nothing was asked for ``idle_unload_s`` seconds."""
         texts = self._texts = RunningTexts(
-            session, metrics=self.metrics, closing=lambda: self._closing, threads=self._text_threads
+            session, metrics=self.metrics, closing=lambda: self._closing, threads=self._grammar_threads
         )
         self._pause, self._watched = session.pause, session.meter.watched
         try:

@@ -18,7 +18,7 @@ from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.requests import ChatRequest
 from edgedec.runtime.server.text_options import TextOptionsRequest
 
-__all__ = ["ToolUse", "answer_grammar", "tool_use"]
+__all__ = ["ToolUse", "answer_grammar", "asks_for_grammar", "tool_use"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,12 @@ class ToolUse:
         choice: Literal["required", "auto"] = "required" if self.required else "auto"
         content = json.dumps(["tools", tools, choice, self.parallel])
         return _checked("tools", content, cache, lambda: tool_grammar(tools, choice, parallel=self.parallel))
+
+
+def asks_for_grammar(body: TextOptionsRequest) -> bool:
+    """Return True if ``answer_grammar`` may have to make a grammar."""
+    form = body.response_format if isinstance(body, ChatRequest) else None
+    return body.json_schema is not None or body.grammar is not None or (form is not None and form.type != "text")
 
 
 def answer_grammar(body: TextOptionsRequest, cache: GrammarCache) -> Grammar | None:

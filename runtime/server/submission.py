@@ -17,6 +17,7 @@ from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.memory import request_bytes
 from edgedec.runtime.server.progress import ProgressClock, TextProgress
+from edgedec.runtime.server.turns import CLIENT
 
 __all__ = ["GoneError", "QueuedText", "Submission", "TextEnd", "TextEvent", "TextPart", "TextRequest"]
 
@@ -190,6 +191,8 @@ class QueuedText:
         began: time of the submission, in the seconds of ``time.monotonic``.
         told: number of tokens of the answer that were in an event.
         written: number of tokens of the answer; set by the model's thread.
+        client: name of the client, as in ``turns.CLIENT``.
+        compiled_until: time at which the request fails if its grammar is not compiled.
         memory: its reserved memory; None before it is admitted.
         clock: measures its progress.
     """
@@ -200,6 +203,8 @@ class QueuedText:
     began: float = field(default_factory=time.monotonic)
     told: int = 0
     written: int = 0
+    client: str = field(default_factory=CLIENT.get)
+    compiled_until: float = 0.0
     memory: Reservation | None = None
     clock: ProgressClock = field(init=False)
 

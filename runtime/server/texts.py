@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.answer import Answer, AnswerStream
 from edgedec.runtime.grammar.compiler import CompiledGrammar
-from edgedec.runtime.server.errors import from_edgedec
+from edgedec.runtime.server.errors import ApiError, from_edgedec, late_grammar
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.submission import QueuedText, TextEnd, TextPart
+from edgedec.runtime.server.turns import FairThreads
 from edgedec.runtime.session import Session
 
-__all__ = ["RunningTexts"]
+__all__ = ["GRAMMAR_S", "RunningTexts"]
+
+GRAMMAR_S = 30.0  # seconds in which a grammar must be ready, with the grammars that are made before it
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_S = 0.01  # seconds for which the model's thread waits for a grammar before it looks for other work
@@ -31,11 +34,11 @@ class RunningTexts:
         session: the loaded model.
         metrics: receives the figures of the answers.
         closing: returns True when all texts must end.
-        threads: run what does not touch the model.
+        threads: compile grammars.
     """
 
     def __init__(
-        self, session: Session, *, metrics: Metrics, closing: Callable[[], bool], threads: ThreadPoolExecutor
+        self, session: Session, *, metrics: Metrics, closing: Callable[[], bool], threads: FairThreads
     ) -> None:
         self._session, self._metrics, self._closing, self._threads = session, metrics, closing, threads
         # Both lists are replaced and never changed, because other threads read them.
@@ -81,14 +84,20 @@ class RunningTexts:
         if grammar is None:
             self._start(turn, None)
         else:
-            future = self._threads.submit(self._session.compile, grammar)
+            future = self._threads.submit_for(turn.client, self._session.compile, grammar)
             future.add_done_callback(lambda done: self._session.pause.set())
             self._compiling = [*self._compiling, (turn, future)]
+            turn.compiled_until = time.monotonic() + GRAMMAR_S
 
     def _begin_compiled(self) -> None:
         """Begin the texts whose grammars are compiled; wait a moment for one if there is nothing else to do."""
         wait([future for _, future in self._compiling], 0 if self._running else _PATIENCE_S, FIRST_COMPLETED)
-        done = [(turn, future) for turn, future in self._compiling if future.done() or turn.submission.cancelled]
+        now = time.monotonic()
+        done = [
+            (turn, future)
+            for turn, future in self._compiling
+            if future.done() or turn.submission.cancelled or now > turn.compiled_until
+        ]
         self._compiling = [pair for pair in self._compiling if pair not in done]
         for turn, future in done:
             if turn.submission.cancelled:
@@ -96,6 +105,9 @@ class RunningTexts:
                 turn.free()
                 continue
             try:
+                if not future.done():
+                    future.cancel()
+                    raise late_grammar(GRAMMAR_S)
                 compiled = future.result()
             except Exception as error:
                 turn.free()
@@ -194,6 +206,8 @@ def _end(turn: QueuedText, answer: Answer) -> TextEnd:
 
 def _shown(error: Exception) -> Exception:
     """Return the error that a client sees; one that is not expected is logged."""
+    if isinstance(error, ApiError):
+        return error
     if isinstance(error, EdgedecError):
         return from_edgedec(error)
     _LOG.error("a request failed", exc_info=error)

@@ -60,7 +60,11 @@ def string(count: int) -> dict[str, Any]:
 BOUNDS: dict[str, tuple[Make, int, str]] = {
     "optional": (optional, schema_work.LIMIT_OPTIONAL, "optional properties; at most 1,000"),
     "optional of one object in two schemas": (split, schema_work.LIMIT_OPTIONAL, "optional properties; at most 1,000"),
-    "optional of all": (in_objects, schema_work.LIMIT_ALL_OPTIONAL, "in all of its objects; at most 5,000"),
+    "optional of all": (
+        in_objects,
+        schema_work.LIMIT_ALL_OPTIONAL,
+        "optional properties in all objects; at most 2,000",
+    ),
     "patterns of names": (pattern_names, schema_work.LIMIT_PATTERN_PROPERTIES, "'patternProperties'; at most 64"),
     "patterns": (patterns, schema_work.LIMIT_PATTERNS, "9 patterns and formats for one string; at most 8"),
     "nested patterns": (
@@ -101,6 +105,12 @@ def test_a_schema_at_a_bound_is_followed(make: Make, limit: int, message: str) -
             return
         ids = np.flatnonzero(mask)
         path.append(int(max(ids, key=lambda token: len(tokenizer.decode([int(token)])))))
+
+
+def test_schemas_of_one_grammar_are_counted_together(uncalled: None) -> None:
+    rules = "".join(f"\nr{at}: %json {json.dumps(optional(700))}" for at in range(3))
+    with pytest.raises(UsageError, match="the schemas of the grammar have 2,100 optional properties"):
+        Grammar.lark(f"start: r0 r1 r2{rules}")
 
 
 def test_alternatives_have_their_own_patterns() -> None:
@@ -153,7 +163,7 @@ def test_operators_up_to_the_bound_are_compiled() -> None:
 def test_the_search_for_what_is_wrong_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test that a schema with many faults is checked for a bounded number of characters."""
     one_of = {"oneOf": [{"type": "object", "properties": {f"k{at}": {}}} for at in range(20)]}
-    schema = {"type": "object", "properties": {f"q{at}": one_of for at in range(200)}}
+    schema = {"type": "object", "properties": {f"q{at}": one_of for at in range(90)}}
     checked, refusal = 0, _library.refusal
 
     def counted(program: str, work: _library.Work | None = None) -> str:

@@ -22,6 +22,7 @@ from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.progress import TextProgress
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextEvent, TextPart, TextRequest
+from edgedec.runtime.server.turns import CLIENT
 from edgedec.runtime.session import Session
 from tests.runtime.server.support.fake_session import ScriptedSession
 
@@ -277,8 +278,12 @@ def test_work_on_texts_is_bounded() -> None:
             with lock:
                 at_once -= 1
 
+        async def client(name: str) -> None:
+            CLIENT.set(name)
+            await service.in_thread(work)
+
         async with running(lambda: ScriptedSession().real) as service:
-            await asyncio.gather(*(service.in_thread(work) for _ in range(12)))
+            await asyncio.gather(*(client(name) for name in "abcabcabcabc"))
         assert most == 2
 
     run(test())
