@@ -51,7 +51,8 @@ class ChunkSize:
         # Prices are relative to a pass without prompts.
         self._row = 0.0  # price of a row of a prompt; 0.0: not known yet
         self._past = 0.0  # price of ``_PAST_ROWS`` cached rows before a chunk
-        self._largest = 0  # rows that the next chunk may have, whatever the prices are
+        self._largest = 0  # rows that the next chunk may have after the same past, whatever the prices are
+        self._last = 0.0  # past of the last chunk, in units of ``_PAST_ROWS``
         self._farthest = 0  # the largest past of a chunk that was measured
         self._passes = 0  # passes with rows of prompts since the last one without
 
@@ -66,11 +67,22 @@ class ChunkSize:
             self._passes = 0
             return 0
         self._passes += 1
+        return self.joined(writing, past)
+
+    def joined(self, writing: int, past: int) -> int:
+        """Return the largest number of rows of several prompts that may join the pass for which ``rows`` was called last.
+
+        Args:
+            writing: the same number.
+            past: cached rows of these prompts together.
+        """
         if not self._row or past > self._farthest + _PAST_ROWS:
             return _FIRST
         cached = past / _PAST_ROWS
         most = int((self._longest(cached) - self._past * cached) / self._row)
-        return max(1, min(most, self._largest))
+        # A prompt with a shorter past than the last one has more rows in the same time.
+        largest = max(self._largest, round(self._largest + self._past * (self._last - cached) / self._row))
+        return max(1, min(most, largest))
 
     def observe(self, writing: int, chunk: int, past: int, seconds: float) -> None:
         """Learn from a pass.
@@ -89,7 +101,7 @@ class ChunkSize:
             return
         longer, cached = seconds / alone - 1, past / _PAST_ROWS
         self._largest = chunk + (max(1, chunk // _GROWTH) if longer <= self._longest(cached) else 0)
-        self._farthest = max(past, self._farthest)
+        self._farthest, self._last = max(past, self._farthest), cached
         if not self._row:
             self._row = max(longer / chunk, _LEAST_PRICE)
             return

@@ -6,6 +6,10 @@ prompts, which are read in chunks (chunked prefill, 2308.16369), several short o
 written, chunks are small (``ChunkSize``), so that a long prompt does not interrupt the others' texts, and a few passes are
 without prompts, so that their time is known.
 
+Prompts take turns: in one pass the prompt with the fewest tokens left comes first, in the next one the prompt that was added
+first. So a short prompt beside a long one takes at most twice as many passes as alone, and the long one, too. A pass has
+rows of few prompts, because each prompt's rows read its keys and values again.
+
 What a sequence writes does not depend on the others: they share passes only, and a target whose ``info.batch_invariant`` is
 True computes a row without regard to other rows.
 """
@@ -72,6 +76,7 @@ class Engine:
         # Rows of the others, the number of other texts, and their tokens, as each sequence may expect them.
         self._expected: dict[TokenSequence, tuple[int, int, int]] = {}
         engine = weakref.proxy(self)  # no cycle, so a dropped engine frees the caches of its sequences at once
+        self._oldest_next = False  # the prompt that was added first comes first in the next pass with several
         self._chunk = ChunkSize(lambda rows: engine.cost.seconds(rows, 0))
 
     @property
@@ -174,16 +179,32 @@ class Engine:
             rooms.append((sequence, self._room(sequence, rows)))
             left -= rows
         parts = _ask(rooms)
-        used = sum([part.rows for part in parts])
-        left = self._rows - used
-        if writing and reading and self._together:
-            left = min(left, self._chunk.rows(used, reading[0].state.length))
-        for sequence in reading:
-            if left <= 0:
+        return parts + self._read(reading, sum([part.rows for part in parts]))
+
+    def _read(self, reading: Sequence[TokenSequence], used: int) -> list[Progress]:
+        """Ask sequences that read their prompts for their passes, beside ``used`` rows of texts that are being written."""
+        left, limited, past = self._rows - used, used > 0 and self._together, 0
+        parts = list[Progress]()
+        for sequence in self._in_turn(reading):
+            past += sequence.state.length
+            if limited:
+                rows = self._chunk.rows(used, past) if not parts else self._chunk.joined(used, past)
+                most = min(left, rows - sum([part.rows for part in parts]))
+            else:
+                most = left
+            if most <= 0:
                 break
-            parts += _ask([(sequence, self._room(sequence, left))])
+            parts += _ask([(sequence, self._room(sequence, most))])
             left -= parts[-1].rows
+        if parts:
+            self._oldest_next = len(reading) > 1 and not self._oldest_next
         return parts
+
+    def _in_turn(self, reading: Sequence[TokenSequence]) -> Sequence[TokenSequence]:
+        """Return the order in which prompts get rows in this pass."""
+        if len(reading) < 2:
+            return reading
+        return sorted(reading, key=lambda it: -1 if self._oldest_next and it is reading[0] else it.unread)
 
     def _expect(self) -> None:
         """Expect that each sequence has as many rows and tokens as in the last step."""

@@ -79,6 +79,23 @@ def test_a_prompt_that_begins_far_behind_a_cached_prefix_begins_with_a_small_chu
     assert max(times) <= 1.1 * STALL
 
 
+def test_a_prompt_that_begins_beside_one_with_a_long_past_has_as_many_rows_as_alone() -> None:
+    """The chunks of both take turns. Those of the other one are small, because reading its past takes most of the time."""
+    chunks, seconds = alone(), machine(0.1, 8e-4)
+    for past in range(0, 700, 10):  # prompts of different pasts, from which both prices are learned
+        for begin in (0, past):
+            size = chunks.rows(1, begin)
+            chunks.observe(1, size, begin if size else 0, seconds(size, begin if size else 0))
+    far, near = chunks.rows(1, 700), chunks.rows(1, 0)
+    far = far or chunks.rows(1, 700)
+    near = near or chunks.rows(1, 0)
+    chunks.observe(1, far, 700, seconds(far, 700))
+    assert far <= 2
+    assert chunks.joined(1, 0) == near
+    assert near >= 5
+    assert chunks.joined(1, 700) <= 2
+
+
 def test_passes_that_another_program_interrupts_change_little() -> None:
     """Every tenth pass takes three times as long; the others stay below the limit, and the prompt is read about as fast."""
     rng = np.random.default_rng(5)

@@ -53,6 +53,10 @@ class Scripted:
         return self.state.length < self.prompt
 
     @property
+    def unread(self) -> int:
+        return max(0, self.prompt - self.state.length)
+
+    @property
     def ended(self) -> bool:
         return not self.steps
 
@@ -127,6 +131,56 @@ def test_short_prompts_are_read_in_one_pass() -> None:
     prompts = add(engine, *(Scripted(target, prompt=length) for length in (5, 4, 30)))
     engine.step()
     assert [sequence.rows for sequence in prompts] == [[5], [4], [7]]
+
+
+def passes_until_read(engine: Engine, prompt: Scripted) -> int:
+    passes = engine.passes
+    while prompt.reading:
+        engine.step()
+    return engine.passes - passes
+
+
+@pytest.mark.parametrize("texts", [0, 1, 3])
+@pytest.mark.parametrize("readers", [1, 5])
+@pytest.mark.parametrize("length", [5, 16, 90])
+@pytest.mark.parametrize("before", [0, 700])
+def test_a_short_prompt_takes_at_most_twice_its_passes_and_one_beside_long_ones(
+    texts: int, readers: int, length: int, before: int
+) -> None:
+    """The first of the long ones has read ``before`` rows already."""
+
+    def passes(beside: int) -> int:
+        engine, target = make(16)
+        add(engine, *(Scripted(target, steps=10_000, most=1) for _ in range(texts)))
+        (earlier,) = add(engine, Scripted(target, prompt=60, steps=1))  # the price of a row is known
+        passes_until_read(engine, earlier)
+        engine.remove(earlier)
+        long = add(engine, *(Scripted(target, prompt=1900) for _ in range(beside)))
+        while long and long[0].state.length < before:
+            engine.step()
+        (short,) = add(engine, Scripted(target, prompt=length))
+        return passes_until_read(engine, short)
+
+    alone = passes(0)
+    if texts:  # in one pass of nine nothing is read
+        alone += -(-alone // 8)
+    assert passes(readers) <= 2 * alone + 1
+
+
+def test_the_oldest_prompt_goes_on_in_every_second_pass_beside_shorter_ones() -> None:
+    engine, target = make(16)
+    (oldest,) = add(engine, Scripted(target, prompt=320))
+    for _ in range(2 * (320 // 16) + 1):
+        add(engine, Scripted(target, prompt=16, steps=10_000, most=0))  # a new one for each pass
+        engine.step()
+    assert not oldest.reading
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_prompt_alone_gets_all_rows(together: bool) -> None:
+    engine, target = make(16, together=together)
+    (prompt,) = add(engine, Scripted(target, prompt=40))
+    assert passes_until_read(engine, prompt) == 3
 
 
 def test_a_long_prompt_lengthens_the_passes_of_other_texts_a_little_only() -> None:

@@ -140,6 +140,27 @@ def test_a_prefix_of_a_text_that_has_ended_is_shared_and_blocks_are_copied_on_wr
     assert world.held() == 0
 
 
+@pytest.mark.parametrize("writing", [False, True])
+def test_a_short_prompt_is_answered_while_a_long_one_is_read(writing: bool) -> None:
+    world = World()
+    other = world.add(range(2, 12), 400) if writing else None
+    long = world.add([1 + at % 29 for at in range(900)])
+    for _ in range(4):
+        world.scheduler.step()
+    short = world.add(range(7, 13), 1)
+    steps = 0
+    while not short.ended:
+        world.scheduler.step()
+        steps += 1
+    check(short, 1)
+    assert steps <= (12 if writing else 3)  # beside a text, the first chunk has 2 rows, and none is in one pass of nine
+    assert long.sequence is not None
+    assert long.sequence.reading
+    world.run(long, *([other] if other else []))
+    check(long)
+    assert world.held() == 0
+
+
 def test_requests_are_admitted_in_order_as_far_as_there_is_room_for_their_longest_texts() -> None:
     world = World(sequences=4, cache_rows=4 * (16 + 16 + 2 * BLOCK))
     small = [world.add(range(1 + at, 9 + at), 4) for at in range(2)]
