@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.request_body import OF_OTHER_SERVERS, RequestBody
 from edgedec.runtime.text.contents import content_text
 
-__all__ = ["ChatMessage", "ConversationRequest", "NamedTool", "PromptEnding", "ToolChoice", "ToolDefinition"]
+__all__ = [
+    "AllowedChoice",
+    "ChatMessage",
+    "ConversationRequest",
+    "NamedTool",
+    "PromptEnding",
+    "ToolChoice",
+    "ToolDefinition",
+]
 
 MESSAGES = 2048  # messages of a conversation
 PARTS = 256  # parts of a message
@@ -82,6 +90,20 @@ class NamedTool(RequestBody):
     function: NamedFunction
 
 
+class AllowedTools(RequestBody):
+    """The functions that may be called, or of which one must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=TOOLS, fail_fast=True)]
+
+
+class AllowedChoice(RequestBody):
+    """The choice of some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 def _named_choice(value: Any) -> Any:
     """Return Anthropic's forms of a choice, which proxies send, in OpenAI's."""
     kind = value.get("type") if isinstance(value, dict) else None
@@ -92,7 +114,19 @@ def _named_choice(value: Any) -> Any:
     return {"function": {"name": value.get("name")}} if kind == "tool" else value
 
 
-ToolChoice = Annotated[Literal["none", "auto", "required"] | NamedTool, BeforeValidator(_named_choice)]
+def _choice_tag(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "<word>"
+    return "<some>" if value.get("type") == "allowed_tools" else "<one>"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<word>")]
+    | Annotated[NamedTool, Tag("<one>")]
+    | Annotated[AllowedChoice, Tag("<some>")],
+    Discriminator(_choice_tag),
+    BeforeValidator(_named_choice),
+]
 # The end of a conversation's prompt: "answer", the text after which the assistant answers; "open", the last message without
 # its end, which the answer continues; "closed", the last message with its end.
 PromptEnding = Literal["answer", "open", "closed"]

@@ -26,6 +26,7 @@ from edgedec.runtime.server.native_completions import NativeReply, generation_se
 from edgedec.runtime.server.native_requests import NativeCompletionRequest
 from edgedec.runtime.server.request_log import request_record
 from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, PromptPieces
+from edgedec.runtime.server.responses import add_response_routes
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.streaming import Reply, respond
@@ -211,7 +212,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         return await respond(request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds)
 
     chats = Chats(model=settings.model_name, answer=answered_chat, complete=answered_completion, count=counted_chat)
-    for add_routes in (add_message_routes,):
+    for add_routes in (add_message_routes, add_response_routes):
         add_routes(router, chats)
     return router
 

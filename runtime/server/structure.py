@@ -13,7 +13,7 @@ from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lenient_schema import lenient_schema
 from edgedec.runtime.grammar.tools import tool_grammar
-from edgedec.runtime.server.conversations import NamedTool
+from edgedec.runtime.server.conversations import AllowedChoice, NamedTool
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.requests import ChatRequest
 from edgedec.runtime.server.text_options import TextOptionsRequest
@@ -27,13 +27,13 @@ class ToolUse:
 
     Members:
         functions: the definitions as they were sent, as JSON data.
-        named: name of the function that must be called; None: any.
+        allowed: names of the functions that may be called; None: all.
         required: at least one call is made.
         parallel: allow several calls.
     """
 
     functions: Sequence[Mapping[str, Any]]
-    named: str | None
+    allowed: tuple[str, ...] | None
     required: bool
     parallel: bool
 
@@ -51,7 +51,7 @@ class ToolUse:
         Raises:
             ApiError: a schema is not supported; the status is 400 and the message names the keyword.
         """
-        tools = [tool for tool in self.functions if self.named in (None, tool["function"]["name"])]
+        tools = [tool for tool in self.functions if self.allowed is None or tool["function"]["name"] in self.allowed]
         choice: Literal["required", "auto"] = "required" if self.required else "auto"
         content = json.dumps(["tools", tools, choice, self.parallel])
         return _checked("tools", content, cache, lambda: tool_grammar(tools, choice, parallel=self.parallel))
@@ -130,16 +130,25 @@ def tool_use(body: ChatRequest) -> ToolUse | None:
         return None  # clients send it with an empty list of tools
     if not names:
         raise ApiError(400, "tool_choice needs tools", param="tool_choice")
-    named = choice.function.name if isinstance(choice, NamedTool) else None
-    if named is not None and named not in names:
-        raise ApiError(400, "tool_choice names a function that is not in tools", param="tool_choice.function.name")
+    allowed: tuple[str, ...] | None = None
+    required = choice != "auto"
+    if isinstance(choice, NamedTool):
+        allowed, param = (choice.function.name,), "tool_choice.function.name"
+    elif isinstance(choice, AllowedChoice):
+        allowed, param = (
+            tuple(tool.function.name for tool in choice.allowed_tools.tools),
+            "tool_choice.allowed_tools.tools",
+        )
+        required = choice.allowed_tools.mode == "required"
+    if allowed is not None and not {*allowed} <= {*names}:
+        raise ApiError(400, "tool_choice names a function that is not in tools", param=param)
     form = body.response_format
     for param in ("json_schema", "grammar", *(["response_format"] if form is not None and form.type != "text" else [])):
         if getattr(body, param) is not None:
             raise ApiError(400, f"{param} and tools: an answer can follow only one", param=param)
     return ToolUse(
         functions=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
-        named=named,
-        required=choice != "auto",
+        allowed=allowed,
+        required=required,
         parallel=body.parallel_tool_calls is not False,
     )

@@ -74,6 +74,50 @@ def test_a_function_may_have_the_name_of_a_choice(served: Served) -> None:
         assert call["function"]["name"] == name
 
 
+def test_some_of_the_tools_are_allowed(served: Served, session: Session) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("one", "two", "three")]
+    some = [{"type": "function", "function": {"name": name}} for name in ("two", "three")]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": some}}
+
+    def called(chosen: Any) -> set[str]:
+        answers = [ask(served, tools=tools, tool_choice=chosen, seed=seed, temperature=2) for seed in range(12)]
+        return {one["message"]["tool_calls"][0]["function"]["name"] for one in answers}
+
+    assert "one" in called("required"), "it would be called"
+    assert called(choice) <= {"two", "three"}
+    named = {"type": "function", "function": {"name": "two"}}
+    prompts = [
+        served.post("/v1/chat/completions/input_tokens", messages=CHAT, tools=tools, tool_choice=one).json()[
+            "input_tokens"
+        ]
+        for one in (choice, named, "auto")
+    ]
+    assert len(set(prompts)) == 1, "all tools are described, so that the cache holds the prompt for any choice"
+    free = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": some}}
+    assert ask(served, tools=tools, tool_choice=free, temperature=0, max_tokens=5)["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "param"),
+    [
+        (
+            {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]},
+            "tool_choice.allowed_tools.tools",
+        ),
+        (
+            {"mode": "some", "tools": [{"type": "function", "function": {"name": "note"}}]},
+            "tool_choice.allowed_tools.mode",
+        ),
+        ({"mode": "auto", "tools": []}, "tool_choice.allowed_tools.tools"),
+        ({"mode": "auto", "tools": [{"type": "function"}]}, "tool_choice.allowed_tools.tools.0.function"),
+    ],
+)
+def test_wrong_allowed_tools_are_refused(served: Served, allowed: dict[str, Any], param: str) -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    response = served.chat("Hi", tools=TOOLS, tool_choice=choice)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param), response.text
+
+
 def test_a_stream_has_index_always_and_identity_once(served: Served) -> None:
     fields = {"tool_choice": "required", "seed": 3}
     whole = ask(served, **fields)
