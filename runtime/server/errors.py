@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import HTTPException
@@ -217,27 +217,32 @@ def from_validation(error: RequestValidationError) -> ApiError:
 
 
 def invalid_value(errors: Iterable[Mapping[str, Any]], body: Any, *, skip: int = 0) -> ApiError:
-    """Return the error of the interface for what pydantic says about a body.
+    """Return the error of the interface for the first value of a body that pydantic does not take.
 
-    The message names the field and the rule, and never the value, which may be long or secret. Pydantic tries all types that
-    a value may have and tells what each of them lacks. The one that fits best, so the one that is meant, fails by something
-    else than a wrong type, or else at the deepest place; if several fail there, the message has the rules of all.
+    The message names the field and the rule, and never the value, which may be long or secret. Where a value may have one of
+    several types, pydantic tries all and tells what each of them lacks. The one that fits best, so the one that is meant,
+    fails by something else than a wrong type, or else at the deepest place; if several fail there, the message has the rules
+    of all.
 
     Parameters:
         errors: pydantic's errors, at least one.
         body: the body.
         skip: number of leading parts of places that are none of the body.
     """
-    found = [(_place(one["loc"][skip:], body, missing=one["type"] == "missing"), one) for one in errors]
-    near = max(1, len(found[0][0]) - 1)
-    found = [pair for pair in found if pair[0][:near] == found[0][0][:near]]
-    found = [pair for pair in found if not _is_other_type(pair[1])] or found
-    place = max((place for place, _ in found), key=len)
-    rules = [one for at, one in found if at == place]
+    found = [(one, one["loc"][skip:]) for one in errors]
+    first, loc = found[0]
+    union = next((at for at in range(len(loc)) if not _is_part(loc[: at + 1], body)), len(loc))
+    if union == len(loc) or (first["type"] == "missing" and union == len(loc) - 1):
+        rules, place = [first], _place(loc, body, first)
+    else:
+        tried = [pair for pair in found if pair[1][:union] == loc[:union]]
+        tried = [pair for pair in tried if not _is_other_type(pair[0])] or tried
+        places = [_place(where, body, one) for one, where in tried]
+        place = max(places, key=len)
+        rules = [one for (one, _), at in zip(tried, places, strict=True) if at == place]
     words = list(dict.fromkeys(str(one["msg"]) for one in rules))
-    prefix = "Input should be "
     if len(words) > 1:
-        words = [words[0], *(word.removeprefix(prefix) for word in words[1:])]
+        words = [words[0], *(word.removeprefix("Input should be ") for word in words[1:])]
     message = " or ".join(words[:_WORDS])
     param = ".".join(str(part)[:_NAME_CHARACTERS] for part in place) or None
     return ApiError(400, f"{param}: {message}" if param else f"the body: {message}", param=param, code=rules[0]["type"])
@@ -248,23 +253,31 @@ def _is_other_type(error: Mapping[str, Any]) -> bool:
     return kind.endswith("_type") or kind == "literal_error"
 
 
-def _place(loc: Iterable[str | int], body: Any, *, missing: bool) -> tuple[str | int, ...]:
-    """Return the place of a value in a body, without the names of types that pydantic puts between.
+_NOTHING = object()
 
-    Parameters:
-        loc: pydantic's place.
-        body: the body.
-        missing: the last part is the name of a value that is not there.
-    """
-    parts, value = list(loc), body
+
+def _inner(value: Any, part: str | int) -> Any:
+    """Return the value under a key or an index; ``_NOTHING`` if there is none."""
+    if isinstance(value, dict):
+        return value.get(part, _NOTHING)
+    return value[part] if isinstance(value, list) and isinstance(part, int) and part < len(value) else _NOTHING
+
+
+def _is_part(loc: Sequence[str | int], body: Any) -> bool:
+    """Return True if all parts of a place are keys and indices of a body, and none is the name of a type."""
+    for part in loc:
+        body = _inner(body, part)
+    return body is not _NOTHING
+
+
+def _place(loc: Sequence[str | int], body: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """Return the place of a value in a body, without the names of types that pydantic puts between."""
     place: list[str | int] = []
-    for number, part in enumerate(parts):
-        inner = value.get(part, place) if isinstance(value, dict) else place
-        if isinstance(value, list) and isinstance(part, int) and part < len(value):
-            inner = value[part]
-        if inner is not place:
-            value = inner
+    for number, part in enumerate(loc):
+        inner = _inner(body, part)
+        if inner is not _NOTHING:
+            body = inner
             place.append(part)
-        elif missing and number == len(parts) - 1:
-            place.append(part)
+        elif error["type"] == "missing" and number == len(loc) - 1:
+            place.append(part)  # the name of a value that is not there
     return tuple(place)
