@@ -24,6 +24,7 @@ from edgedec.runtime.server.messages import add_message_routes
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_completions import NativeReply, generation_settings
 from edgedec.runtime.server.native_requests import NativeCompletionRequest
+from edgedec.runtime.server.ollama import add_ollama_routes
 from edgedec.runtime.server.request_log import request_record
 from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, PromptPieces
 from edgedec.runtime.server.responses import add_response_routes
@@ -211,8 +212,19 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             submission = request_record(request.scope).submission = service.submit(requests)
         return await respond(request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds)
 
-    chats = Chats(model=settings.model_name, answer=answered_chat, complete=answered_completion, count=counted_chat)
-    for add_routes in (add_message_routes, add_response_routes):
+    async def load() -> None:
+        """Wait until the model is loaded."""
+        async with service.text():
+            pass
+
+    chats = Chats(
+        model=settings.model_name,
+        answer=answered_chat,
+        complete=answered_completion,
+        count=counted_chat,
+        load=load,
+    )
+    for add_routes in (add_message_routes, add_response_routes, add_ollama_routes):
         add_routes(router, chats)
     return router
 

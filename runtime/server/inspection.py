@@ -18,6 +18,7 @@ from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.metrics import CONTENT_TYPE
 from edgedec.runtime.server.model_text import ModelFacts
 from edgedec.runtime.server.native_completions import generation_settings
+from edgedec.runtime.server.ollama_models import add_ollama_model_routes
 from edgedec.runtime.server.requests import (
     ApplyTemplateRequest,
     DetokenizeRequest,
@@ -131,6 +132,8 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
             return service.facts
         async with service.text() as text:
             return text.facts
+
+    add_ollama_model_routes(router, settings, facts, lambda: service.phase == "ready")
 
     @router.get("/props")
     async def props() -> dict[str, Any]:

@@ -41,6 +41,11 @@ class ModelFacts:
         bos, eos: spelling of the tokens that begin and end a text; empty if there is none.
         drafter: name of the drafter.
         planned_bytes: memory that the plan charges.
+        family: kind of the model.
+        parameters: number of weights.
+        bits_per_weight: bits that the bundle stores for each.
+        file_bytes: size of the bundle.
+        sha256: hash of the bundle's manifest.
     """
 
     context: int
@@ -49,6 +54,11 @@ class ModelFacts:
     eos: str
     drafter: str
     planned_bytes: int
+    family: str
+    parameters: int
+    bits_per_weight: float
+    file_bytes: int
+    sha256: str
 
 
 class ModelText:
@@ -83,6 +93,7 @@ class ModelText:
     @property
     def facts(self) -> ModelFacts:
         """The properties of the model."""
+        bundle = self._session.bundle
         return ModelFacts(
             context=self.context,
             chat_template=self.chat_template or "",
@@ -90,6 +101,11 @@ class ModelText:
             eos=self.eos,
             drafter=self.drafter,
             planned_bytes=self.planned_bytes,
+            family=str(bundle.config.get("model_type", "unknown")),
+            parameters=bundle.parameters,
+            bits_per_weight=bundle.bits_per_weight,
+            file_bytes=sum(bundle.file_bytes.values()),
+            sha256=bundle.sha256,
         )
 
     def _spelling(self, token: int | None) -> str:

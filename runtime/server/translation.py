@@ -237,12 +237,14 @@ class Chats:
         answer: answers a chat in the form that a ``Translate`` makes of a chat's.
         complete: answers a request with one plain prompt likewise.
         count: returns the number of tokens of a chat's prompt.
+        load: waits until the model is loaded.
     """
 
     model: str
     answer: Callable[[ChatRequest, Request, Translate], Awaitable[Response]]
     complete: Callable[[CompletionRequest, Request, Translate], Awaitable[Response]]
     count: Callable[[ChatRequest], Awaitable[int]]
+    load: Callable[[], Awaitable[None]]
 
 
 def checked_body(kind: type[B], body: Mapping[str, Any]) -> B:

@@ -119,6 +119,11 @@ class ScriptedSession:
         )
         self.bundle = SimpleNamespace(
             tokens=SimpleNamespace(size=100, bos=0, eos=(1,)),
+            config={"model_type": "scripted"},
+            parameters=1000,
+            bits_per_weight=8.0,
+            file_bytes={"weights.bin": 1000},
+            sha256="0" * 64,
             chat_template="{% for message in messages %}{{ message['role'] }} {{ message['content'] }}\n{% endfor %}",
         )
         self.run = SimpleNamespace(
