@@ -240,7 +240,7 @@ def invalid_value(errors: Iterable[Mapping[str, Any]], body: Any, *, skip: int =
         places = [_place(where, body, one) for one, where in tried]
         place = max(places, key=len)
         rules = [one for (one, _), at in zip(tried, places, strict=True) if at == place]
-    words = list(dict.fromkeys(str(one["msg"]) for one in rules))
+    words = list(dict.fromkeys(str(one["msg"]).removeprefix("Value error, ") for one in rules))
     if len(words) > 1:
         words = [words[0], *(word.removeprefix("Input should be ") for word in words[1:])]
     message = " or ".join(words[:_WORDS])

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 
 from edgedec.runtime.server.request_body import RequestBody
 
@@ -29,17 +28,11 @@ class TypedPart(RequestBody):
             return data
         kind = data.get("type") or cls.default
         if isinstance(kind, str) and kind in cls.refused:
-            raise PydanticCustomError(
-                "unsupported_part", "{kind}: {reason}", {"kind": kind, "reason": cls.refused[kind]}
-            )
+            raise ValueError(f"{kind}: {cls.refused[kind]}")
         if not isinstance(kind, str) or kind not in cls.needs:
             known = ", ".join(cls.needs)
             shown = repr(kind[:_SHOWN]) if isinstance(kind, str) else "of another type"
-            raise PydanticCustomError(
-                "unknown_part", "the type must be one of {known}, and is {shown}", {"known": known, "shown": shown}
-            )
+            raise ValueError(f"the type must be one of {known}, and is {shown}")
         if missing := [name for name in cls.needs[kind] if data.get(name) is None]:
-            raise PydanticCustomError(
-                "missing_member", "{kind} needs the member {name}", {"kind": kind, "name": missing[0]}
-            )
+            raise ValueError(f"{kind} needs the member {missing[0]}")
         return {**data, "type": kind}

@@ -295,7 +295,7 @@ def test_the_client_calls_a_tool(client: Any) -> None:
 
 @pytest.mark.thorough
 def test_the_client_knows_the_errors(client: Any, served: Served) -> None:
-    import anthropic
+    anthropic = pytest.importorskip("anthropic")
 
     with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
         client.messages.create(model="any", max_tokens=1, messages=[{"role": "user", "content": "cat " * 600}])

@@ -288,7 +288,7 @@ def test_the_client_describes_a_tool_and_sends_its_result(client: Any) -> None:
 
 def ollama_message(function: dict[str, Any]) -> Any:
     """Return a message with a call, as the client has it."""
-    import ollama
+    ollama = pytest.importorskip("ollama")
 
     return ollama.Message(role="assistant", tool_calls=[{"function": function}])
 
@@ -303,7 +303,7 @@ def test_the_client_lists_and_shows(client: Any) -> None:
 
 @pytest.mark.thorough
 def test_the_client_knows_the_errors(client: Any) -> None:
-    import ollama
+    ollama = pytest.importorskip("ollama")
 
     with pytest.raises(ollama.ResponseError, match="exceeds the available context size") as refused:
         client.chat(model="any", messages=[{"role": "user", "content": "cat " * 600}])

@@ -297,7 +297,7 @@ def test_the_client_calls_a_function(client: Any) -> None:
     class Note(pydantic.BaseModel):
         animal: Literal["cat", "dog"]
 
-    import openai
+    openai = pytest.importorskip("openai")
 
     tool = openai.pydantic_function_tool(Note)
     flat = {"type": "function", **tool["function"]}
@@ -315,7 +315,7 @@ def test_the_client_calls_a_function(client: Any) -> None:
 
 @pytest.mark.thorough
 def test_the_client_knows_the_errors(client: Any) -> None:
-    import openai
+    openai = pytest.importorskip("openai")
 
     with pytest.raises(openai.BadRequestError, match="stores no responses"):
         client.responses.create(model="any", input="x", previous_response_id="resp_1")
