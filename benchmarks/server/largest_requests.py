@@ -1,6 +1,6 @@
 """Send the largest requests that a server may get, under many memory budgets, and compare its memory with the budget.
 
-    .venv/bin/python -m benchmarks.server.largest_requests [--budgets 40] [--from 20MiB] [--to 256MiB] [--only NAME ...] [--json]
+    .venv/bin/python -m benchmarks.server.largest_requests [--budgets 40] [--from 28MiB] [--to 512MiB] [--only NAME ...]
 
 For each budget ``edgedec serve -m demo`` is started, and gets each request by itself, twice. It holds if
 
@@ -87,14 +87,14 @@ def requests() -> Mapping[str, tuple[str, Any]]:
         "tokenize without controls": ("/tokenize", {"content": "</s>" * (_BODY // 4), "parse_special": False}),
         "tokenize a medium text, pieces": ("/tokenize", {"content": _words(60_000), "with_pieces": True}),
         "detokenize small ids": ("/detokenize", {"tokens": [5] * (_BODY // 3)}),
-        "detokenize large ids": ("/detokenize", {"tokens": _ids(_BODY // 7, 4095)}),
+        "detokenize large ids": ("/detokenize", {"tokens": _ids(_BODY // 7, 2000)}),
         "echo and log-probabilities": (text, {"prompt": _words(4_000), "echo": True, "logprobs": 20, "max_tokens": 0}),
         "echo, 16 texts": (text, {"prompt": _words(2_000), "echo": True, "logprobs": 20, "n": 16, **some}),
         "echo, 64 prompts": (text, {"prompt": [_words(1_000)] * 64, "echo": True, "logprobs": 20, "max_tokens": 0}),
-        "a prompt of the whole context": (text, {"prompt": _ids(long, 4095), **some}),
+        "a prompt of the whole context": (text, {"prompt": _ids(long, 2000), **some}),
         "a prompt of long tokens": (text, {"prompt": " " * 30_000, **some}),
         "a prompt of wide characters": (text, {"prompt": "\u4e2d\u6587" * 15_000, **some}),
-        "64 prompts of the whole context": (text, {"prompt": [_ids(long, 4095)] * 64, "max_tokens": 1}),
+        "64 prompts of the whole context": (text, {"prompt": [_ids(long, 2000)] * 64, "max_tokens": 1}),
         "whole answers with log-probabilities": (
             chat,
             ask | {"logprobs": True, "top_logprobs": 20, "max_tokens": 700, "n": 4},
@@ -235,8 +235,8 @@ def main() -> int:
     """Run the sweep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--budgets", type=int, default=40)
-    parser.add_argument("--from", dest="least", default="20MiB")
-    parser.add_argument("--to", dest="most", default="256MiB")
+    parser.add_argument("--from", dest="least", default="28MiB")
+    parser.add_argument("--to", dest="most", default="512MiB")
     parser.add_argument("--only", nargs="+", choices=list(requests()), metavar="NAME")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

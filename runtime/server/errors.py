@@ -25,6 +25,7 @@ __all__ = [
     "not_supported",
     "short_of_memory",
     "switched_off",
+    "too_large_for_memory",
 ]
 
 # The value of ``type`` for each status.
@@ -149,6 +150,15 @@ def late_grammar(seconds: float) -> ApiError:
         f"the grammar was not ready within {seconds:g} seconds; try again later, or send a smaller schema",
         code="grammar_timeout",
         headers={"Retry-After": "5"},
+    )
+
+
+def too_large_for_memory(error: AdmissionError, what: str, *, code: str) -> ApiError:
+    """Return the error for a part of a request, ``what``, for which the memory budget never has room."""
+    return ApiError(
+        413,
+        f"{what} is too large for the memory budget: {error}; or start the server with a larger --memory-budget",
+        code=code,
     )
 
 

@@ -6,18 +6,18 @@ import asyncio
 import json
 import re
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.server.connection import mark_refused
-from edgedec.runtime.server.errors import ApiError, error_body, short_of_memory
+from edgedec.runtime.server.errors import ApiError, error_body
 from edgedec.runtime.server.memory import ServerMemory
 from edgedec.runtime.server.places import Place, Places
 from edgedec.runtime.server.request_log import RequestLog, RequestRecord
+from edgedec.runtime.server.request_memory import REQUEST_MEMORY, RequestMemory
 from edgedec.runtime.server.security import PUBLIC_PATHS, RequestRules, too_large
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.turns import CLIENT
@@ -115,7 +115,9 @@ class Gate:
                 if path not in PUBLIC_PATHS:
                     CLIENT.set(self.rules.client(record.client or "", headers))
                     place = held.enter_context(self.places.take(inspects=method != "POST"))
-                    body = await self._read(headers, receive, place, held) if method == "POST" else b""
+                    memory = held.enter_context(RequestMemory(self._memory))
+                    REQUEST_MEMORY.set(memory)
+                    body = await self._read(headers, receive, place, memory) if method == "POST" else b""
             except ApiError as error:
                 held.close()
                 lingers = _has_body(headers)
@@ -142,21 +144,6 @@ class Gate:
                 self._lingering -= 1
         await send({"type": "http.response.body", "body": b""})
 
-    def _held(self, nbytes: int) -> AbstractContextManager[object]:
-        """Return a context with the memory of ``nbytes`` of a request's body.
-
-        Raises:
-            ApiError: there is no room for it now (status 429), or never (413).
-        """
-        try:
-            return self._memory.hold_body(nbytes) or nullcontext()
-        except AdmissionError as error:
-            if error.never:
-                raise ApiError(
-                    413, f"the body is too large for the memory budget: {error}", code="body_too_large"
-                ) from error
-            raise short_of_memory(error, 1) from error
-
     async def _preflight(self, headers: Headers, send: Send, record: RequestRecord) -> None:
         """Answer a browser that asks on behalf of an allowed page whether it may send a request."""
         try:
@@ -181,8 +168,8 @@ class Gate:
         except ApiError as error:
             await _refuse(send, error, record, ())
 
-    async def _read(self, headers: Headers, receive: Receive, place: Place, held: ExitStack) -> bytes:
-        """Return the body of a request, whose memory ``held`` has from now on.
+    async def _read(self, headers: Headers, receive: Receive, place: Place, memory: RequestMemory) -> bytes:
+        """Return the body of a request, which ``memory`` holds from now on.
 
         Memory is taken as the body arrives, so that a body that is only announced takes none from others.
 
@@ -190,9 +177,8 @@ class Gate:
             ApiError: it is too large, takes too long to arrive, or there is no memory for it.
         """
         limit = int(headers.get("content-length", self.settings.body_bytes))
-        with self._held(limit):  # refuse at once what has no room
-            pass
-        body, covered, memory = bytearray(), 0, held.enter_context(ExitStack())
+        memory.check_body(limit)  # refuse at once what has no room
+        body, covered = bytearray(), 0
         try:
             async with place.arriving():
                 while True:
@@ -204,9 +190,10 @@ class Gate:
                         raise too_large(self.settings.body_bytes)
                     if len(body) > covered:
                         covered = min(limit, 2 * len(body))
-                        memory.close()
-                        memory.enter_context(self._held(covered))
+                        memory.hold_body(covered)
                     if not message.get("more_body", False):
+                        memory.hold_body(len(body))
+                        memory.body_bytes = len(body)
                         return bytes(body)
         except TimeoutError:
             raise ApiError(

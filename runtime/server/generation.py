@@ -26,13 +26,14 @@ from edgedec.runtime.server.native_completions import NativeReply, generation_se
 from edgedec.runtime.server.native_requests import NativeCompletionRequest
 from edgedec.runtime.server.ollama import add_ollama_routes
 from edgedec.runtime.server.request_log import request_record
+from edgedec.runtime.server.request_memory import hold_memory, prompt_bytes, text_bytes
 from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, PromptPieces
 from edgedec.runtime.server.responses import add_response_routes
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.streaming import Reply, respond
 from edgedec.runtime.server.structure import ToolUse, answer_grammar, asks_for_grammar, tool_use
-from edgedec.runtime.server.submission import TextRequest
+from edgedec.runtime.server.submission import TextRequest, reported_bytes
 from edgedec.runtime.server.text_options import SamplingRequest, TextOptionsRequest
 from edgedec.runtime.server.translation import Chats, Translate
 
@@ -86,7 +87,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         """Return the number of tokens of a conversation's prompt."""
         encode = _chat_encoder(body, tool_use(body), sanitize=settings.sanitize)
         async with service.text() as text:
-            return len(await service.in_thread(encode, text))
+            return len(await service.convert(prompt_bytes(text.longest_prompt), encode, text))
 
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
@@ -160,7 +161,10 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             else "model",
         )
         encoders = [partial(_joined_ids, prompt=prompt) for prompt in prompts]
-        return await answered(body, request, encoders, options, reply, param="prompt")
+        longest = max(
+            (text_bytes(piece) for prompt in prompts for piece in prompt if isinstance(piece, str)), default=0
+        )
+        return await answered(body, request, encoders, options, reply, param="prompt", converted=longest)
 
     async def answered(
         body: TextOptionsRequest,
@@ -170,6 +174,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         reply: _MakeReply,
         *,
         param: str,
+        converted: int | None = None,
     ) -> Response:
         """Answer a request.
 
@@ -180,12 +185,14 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             options: the members of ``TextRequest`` that are not among the fields of ``body``.
             reply: makes the form of the answers.
             param: name of the field with the prompts.
+            converted: ``text_bytes`` of the longest prompt; None: that of the whole body, within the context.
         """
         limit, stream = body.limit, bool(body.stream)
         n_predict = settings.n_predict if limit is None else limit
         async with service.text() as text:
             sampling = await service.in_thread(_sampling, body, text, settings.sampling)
-            prompts = [await service.in_thread(encode, text) for encode in encoders]
+            size = prompt_bytes(text.longest_prompt) if converted is None else converted
+            prompts = [await service.convert(size, encode, text) for encode in encoders]
             for ids in prompts:
                 text.check_fits(ids, param=param)
             first = replace(
@@ -209,6 +216,8 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 stops=body.stops,
             )
             shape = reply(text, requests, native)
+            if reported := sum(reported_bytes(item, text.context) for item in requests):
+                await hold_memory(reported, "what the answer reports of its tokens")
             submission = request_record(request.scope).submission = service.submit(requests)
         return await respond(request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds)
 

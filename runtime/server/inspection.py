@@ -16,9 +16,10 @@ from edgedec.runtime.server.errors import ApiError, switched_off
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.metrics import CONTENT_TYPE
-from edgedec.runtime.server.model_text import ModelFacts
+from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.native_completions import generation_settings
 from edgedec.runtime.server.ollama_models import add_ollama_model_routes
+from edgedec.runtime.server.request_memory import hold_memory, ids_bytes, prompt_bytes, text_bytes
 from edgedec.runtime.server.requests import (
     ApplyTemplateRequest,
     DetokenizeRequest,
@@ -27,8 +28,11 @@ from edgedec.runtime.server.requests import (
 )
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
+from edgedec.runtime.server.streaming import compact_json
 
 __all__ = ["inspection_routes"]
+
+_PART = 4096  # tokens that are written to JSON together
 
 
 def inspection_routes(service: ModelService, settings: ServerSettings, gate: list[Gate]) -> APIRouter:
@@ -83,26 +87,21 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
         """Refuse a request for embeddings, which no model gives yet."""
         raise ApiError(400, "the model gives no embeddings", code="embeddings_not_supported")
 
-    @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+    @router.post("/tokenize", response_model=None)
+    async def tokenize(body: TokenizeRequest) -> Response:
         """Return the ids of a text."""
-        param = "content" if body.prompt is None else "prompt"
+        await hold_memory(text_bytes(body.text), "the text")  # until the answer was sent
         async with service.text() as text:
-            ids = await service.in_thread(
-                text.tokenize, body.text, add_special=body.special, control_tokens=body.parse_special, param=param
-            )
-            size = {} if body.prompt is None else {"count": len(ids), "max_model_len": text.context}
-            if not body.with_pieces:
-                return {"tokens": ids.tolist(), **size}
-            return {"tokens": [{"id": token, "piece": text.piece(token)} for token in ids.tolist()], **size}
+            parts = await service.in_thread(_tokenized, text, body)
+        return Response(parts, media_type="application/json")
 
-    @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+    @router.post("/detokenize", response_model=None)
+    async def detokenize(body: DetokenizeRequest) -> Response:
         """Return the text of ids, under the names that llama.cpp (``content``) and vLLM (``prompt``) have for it."""
+        await hold_memory(ids_bytes(len(body.tokens)), "the text of the ids")
         async with service.text() as text:
-            ids: Sequence[int] | I32 = text.check_ids(body.tokens, param="tokens") if body.tokens else ()
-            content = await service.in_thread(text.decode, ids)
-            return {"content": content, "prompt": content}
+            content = await service.in_thread(_detokenized, text, body)
+        return Response(content, media_type="application/json")
 
     @router.get("/tokenizer_info")
     async def tokenizer_info() -> dict[str, Any]:
@@ -122,8 +121,13 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
         messages = template_messages(body, sanitize=settings.sanitize)
         tools = None if body.tools is None else [tool.model_dump(exclude_none=True) for tool in body.tools]
         async with service.text() as text:
-            prompt = await service.in_thread(
-                text.render_chat, messages, tools=tools, names=body.names, ending=body.ending
+            prompt = await service.convert(
+                prompt_bytes(text.longest_prompt),
+                text.render_chat,
+                messages,
+                tools=tools,
+                names=body.names,
+                ending=body.ending,
             )
             return {"prompt": text.without_bos(prompt)}
 
@@ -185,3 +189,22 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
         return Response(shown, headers={"Content-Type": CONTENT_TYPE, "Process-Start-Time-Unix": str(created)})
 
     return router
+
+
+def _tokenized(text: ModelText, body: TokenizeRequest) -> bytes:
+    """Return the ids of a text as JSON, which is made in parts because there may be a million of them."""
+    param = "content" if body.prompt is None else "prompt"
+    ids = text.tokenize(body.text, add_special=body.special, control_tokens=body.parse_special, param=param)
+    answer = bytearray(b'{"tokens":[')
+    for start in range(0, len(ids), _PART):
+        part = ids[start : start + _PART].tolist()
+        shown = [{"id": token, "piece": text.piece(token)} for token in part] if body.with_pieces else part
+        answer += (b"," if start else b"") + compact_json(shown)[1:-1]
+    size = b"" if body.prompt is None else b',"count":%d,"max_model_len":%d' % (len(ids), text.context)
+    return bytes(answer + b"]" + size + b"}")
+
+
+def _detokenized(text: ModelText, body: DetokenizeRequest) -> bytes:
+    ids: Sequence[int] | I32 = text.check_ids(body.tokens, param="tokens") if body.tokens else ()
+    content = text.decode(ids)
+    return compact_json({"content": content, "prompt": content})

@@ -16,24 +16,38 @@ from fastapi.routing import APIRoute
 
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.ignored_fields import collected, ignored_header
+from edgedec.runtime.server.request_memory import REQUEST_MEMORY
 
-__all__ = ["DEPTH_LIMIT", "JsonRoute", "nesting", "parse_json"]
+__all__ = ["DEPTH_LIMIT", "JsonRoute", "parse_json", "structure"]
 
 DEPTH_LIMIT = 64  # levels of arrays and objects within each other
+_PART_BYTES = 1 << 16  # bytes that are looked at together
 
 
-def nesting(body: bytes) -> int:
-    """Return the number of arrays and objects that are open at once, at most, in JSON text.
+def structure(body: bytes) -> tuple[int, int]:
+    """Return what JSON text holds: how many arrays and objects are open at once, at most, and how many values there are.
 
-    Brackets in strings do not count. The work is linear, whatever the text is.
+    Brackets and commas in strings do not count. The work is linear and takes some 600 KiB, whatever the text is. For
+    ``{"a": [1, 2]}`` the result is (2, 3): the object, the array and the first value of each come with a bracket.
     """
-    text = np.frombuffer(body.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
-    in_string = np.cumsum(text == ord('"'), dtype=np.uint8) & 1  # the count wraps, which keeps its lowest bit
-    steps = np.zeros(len(text), np.int8)
-    steps[(text == ord("[")) | (text == ord("{"))] = 1
-    steps[(text == ord("]")) | (text == ord("}"))] = -1
-    steps[in_string == 1] = 0
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    depth = most = values = start = 0
+    quoted = np.uint8(0)
+    while start < len(body):
+        part = body[start : start + _PART_BYTES]
+        # A backslash at the end of a part escapes the first byte after it.
+        start += len(part) + (len(part) - len(part.rstrip(b"\\"))) % 2
+        text = np.frombuffer(part.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+        in_string = (
+            np.cumsum(text == ord('"'), dtype=np.uint8) + quoted
+        ) & 1  # the count wraps and keeps its lowest bit
+        outside = in_string == 0
+        opened = outside & ((text == ord("[")) | (text == ord("{")))
+        closed = outside & ((text == ord("]")) | (text == ord("}")))
+        levels = np.cumsum(opened.astype(np.int8) - closed.astype(np.int8), dtype=np.int32) + depth
+        values += int(np.count_nonzero(opened)) + int(np.count_nonzero(outside & (text == ord(","))))
+        if len(text):
+            most, depth, quoted = max(most, int(levels.max())), int(levels[-1]), in_string[-1]
+    return most, values
 
 
 def parse_json(body: bytes) -> Any:
@@ -41,12 +55,15 @@ def parse_json(body: bytes) -> Any:
 
     Raises:
         ApiError: the body is not JSON in UTF-8, is nested too deeply, or has a number or a string that is none; the status
-            is 400.
+            is 400. Or there is no memory for its values: 413 or 429.
     """
-    if (depth := nesting(body)) > DEPTH_LIMIT:
+    depth, values = structure(body)
+    if depth > DEPTH_LIMIT:
         raise ApiError(
             400, f"the body nests {depth} arrays and objects, at most {DEPTH_LIMIT} are accepted", code="json_too_deep"
         )
+    if (memory := REQUEST_MEMORY.get()) is not None:
+        memory.hold_values(values)
     try:
         value = json.loads(body.decode(), parse_constant=_refuse_constant)
         if b"\\u" in body:  # the only way to write half of a character

@@ -28,18 +28,14 @@ __all__ = ["GRAMMAR_CACHE_BYTES", "GRAMMAR_ROOM", "ServerMemory", "request_bytes
 
 _LOG = logging.getLogger(__name__)
 
-# Bytes of Python objects, as bounds of what was measured: a token of an answer with its text and its event, a token of a
-# prompt, and an entry of log-probabilities.
-_ANSWER_TOKEN, _PROMPT_TOKEN, _LOGPROB = 1024, 64, 512
+# Bytes of Python objects, as bounds of what was measured: a token of an answer with its text and its event, and a token of
+# a prompt.
+_ANSWER_TOKEN, _PROMPT_TOKEN = 1024, 64
 _REQUEST = 16 << 10  # bytes of a request's other objects
 # Bytes of a text's matcher, as bounds of what was measured: at least, and for each byte of the grammar's program.
 _MATCHER, _PROGRAM_BYTE = 256 << 10, 100
 GRAMMAR_CACHE_BYTES = 1 << 20  # grammars of earlier requests
 _CONNECTION = 40 << 10  # bytes of a connection with a request and a small body, as a bound of what was measured
-_SMALL_BODY, _BODY_BYTE = (
-    16 << 10,
-    4,
-)  # size of such a body, and bytes for each byte of a larger one: as read, and parsed
 # Items of a plan that belong to one part of the server; the draft's have the prefix "draft_", and all others are of passes.
 _PARTS = {
     "weights": "weights",
@@ -82,8 +78,6 @@ def request_bytes(
     *,
     prompt: int,
     answer: int,
-    logprobs: int | None = None,
-    prompt_logprobs: bool = False,
     program: int | None = None,
     lexer: int = 0,
 ) -> int:
@@ -93,12 +87,9 @@ def request_bytes(
         prompt, answer: numbers of tokens.
         program: bytes of the program of the answer's grammar; None: it has none.
         lexer: ``lexer_bytes`` of this grammar.
-        logprobs: number of likeliest tokens that are reported for each token; None: none are.
-        prompt_logprobs: True if they are reported for the prompt, too.
     """
-    reported = 0 if logprobs is None else (1 + logprobs) * (answer + prompt * prompt_logprobs)
     matcher = 0 if program is None else _MATCHER + _PROGRAM_BYTE * program + lexer
-    return _REQUEST + _PROMPT_TOKEN * prompt + _ANSWER_TOKEN * answer + _LOGPROB * reported + matcher
+    return _REQUEST + _PROMPT_TOKEN * prompt + _ANSWER_TOKEN * answer + matcher
 
 
 class ServerMemory:
@@ -108,6 +99,9 @@ class ServerMemory:
         budget: limits of the memory, for reports; None: unknown.
         wake: called in the thread of the watch when ``relieve`` should be called.
         limits: returns the limits of the system's memory that are watched; None: those of this process now.
+
+    Members:
+        writes: returns True while texts are written, which end and give their memory back; set by the service.
     """
 
     def __init__(
@@ -118,6 +112,7 @@ class ServerMemory:
         limits: Callable[[], Iterable[MemoryLimit]] | None = None,
     ) -> None:
         self.budget, self.wake = budget, wake
+        self.writes: Callable[[], bool] = lambda: False
         self.ledger = MemoryLedger(None)
         self._parked: Callable[[], int] = lambda: 0  # texts whose rows are on the disk
         self._meter: MemoryMeter | None = None  # of the loaded model
@@ -203,16 +198,6 @@ class ServerMemory:
                     return None
                 raise
             return ledger.reserve("requests", min(nbytes, max(lexer, error.free_bytes))) if alone else None
-
-    def hold_body(self, nbytes: int) -> Reservation | None:
-        """Reserve memory for the body of a request, from its arrival to the end of the answer; None if it is small.
-
-        Raises:
-            AdmissionError: there is no room for it now, or never.
-        """
-        if nbytes <= _SMALL_BODY:
-            return None
-        return self.ledger.reserve("connections", _BODY_BYTE * nbytes)
 
     @property
     def retry_seconds(self) -> int:

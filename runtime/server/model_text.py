@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ModelFacts", "ModelText"]
 
 _REMEMBERED = 4096  # tokens whose bytes are cached
+_CHARACTER_BYTES = 4  # bytes of a character in UTF-8, at most
 _CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average, as in ``Session.may_fit``
 # Names that a template gets from the server and that a request may not replace.
 _OWN_NAMES = frozenset(["messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "template"])
@@ -273,6 +274,11 @@ class ModelText:
             return b"".join(map(self.token_bytes, ids.tolist())).decode(errors="replace")
         except UnsupportedError:
             return self.decode(ids)
+
+    @property
+    def longest_prompt(self) -> int:
+        """Bytes in UTF-8 of the longest text that ``encode`` and ``encode_chat`` convert, as a bound."""
+        return _CHARACTER_BYTES * _CHARACTERS_PER_TOKEN * self.context
 
     def _check_length(self, text: str, param: str) -> None:
         """Refuse a text that cannot fit before it is tokenized, which takes hundreds of bytes per token."""

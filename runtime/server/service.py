@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
 from typing import Literal, ParamSpec, TypeVar
 
 from edgedec.errors import EdgedecError
@@ -29,6 +29,7 @@ from edgedec.runtime.server.errors import ApiError, late_grammar, short_of_memor
 from edgedec.runtime.server.memory import GRAMMAR_CACHE_BYTES, ServerMemory
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.model_text import ModelFacts, ModelText
+from edgedec.runtime.server.request_memory import REQUEST_MEMORY
 from edgedec.runtime.server.submission import GoneError, QueuedText, Submission, TextRequest
 from edgedec.runtime.server.texts import GRAMMAR_S, RunningTexts
 from edgedec.runtime.server.turns import CLIENT, FairThreads
@@ -43,6 +44,7 @@ _GRAMMAR_THREADS = max(1, (os.cpu_count() or 1) // 4)  # the model has the other
 _GRAMMARS_WAITING = 64  # grammars of one client that wait to be made
 P = ParamSpec("P")
 R = TypeVar("R")
+_MUCH_BYTES = 1 << 20  # bytes of a request after whose work freed memory is given back to the system
 _RECOVERY_S = 1.0  # seconds between looks at the memory of an idle server that has given some back
 _LONGEST_WAIT_S = 60  # seconds of a Retry-After header at most
 
@@ -77,7 +79,7 @@ class ModelService:
     ) -> None:
         self._open_session, self._chat_template = open_session, chat_template
         self.memory = memory or ServerMemory()
-        self.memory.wake = self._wake
+        self.memory.wake, self.memory.writes = self._wake, lambda: bool(self.running)
         self.queue_limit, self.idle_unload_s = queue_limit, idle_unload_s
         self.grammars = GrammarCache(GRAMMAR_CACHE_BYTES)
         self.metrics = metrics or Metrics()
@@ -181,12 +183,28 @@ class ModelService:
         Only ``_TEXT_THREADS`` such calls run at a time, one of each client, so that their memory is bounded however many
         requests there are, and no client keeps the others waiting.
         """
+        memory = REQUEST_MEMORY.get()
+        takes_much = memory is not None and memory.nbytes >= _MUCH_BYTES
 
         def work() -> R:
             with self._watched:
-                return function(*args, **options)
+                try:
+                    return function(*args, **options)
+                finally:
+                    if takes_much:
+                        trim_heap()
 
         return await asyncio.get_running_loop().run_in_executor(self._text_threads, work)
+
+    async def convert(self, nbytes: int, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+        """Return what ``function`` returns in a thread, which takes ``nbytes`` of memory meanwhile.
+
+        Raises:
+            ApiError: there is no room for them now (status 429), or never (413).
+        """
+        memory = REQUEST_MEMORY.get()
+        with ExitStack() if memory is None else await memory.converting(nbytes):
+            return await self.in_thread(function, *args, **options)
 
     async def make_grammar(self, function: Callable[[GrammarCache], R]) -> R:
         """Return what ``function`` makes of the grammars, in a thread for them, in which clients take turns.

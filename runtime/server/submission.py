@@ -19,7 +19,10 @@ from edgedec.runtime.server.memory import request_bytes
 from edgedec.runtime.server.progress import ProgressClock, TextProgress
 from edgedec.runtime.server.turns import CLIENT
 
-__all__ = ["GoneError", "QueuedText", "Submission", "TextEnd", "TextEvent", "TextPart", "TextRequest"]
+__all__ = ["GoneError", "QueuedText", "Submission", "TextEnd", "TextEvent", "TextPart", "TextRequest", "reported_bytes"]
+
+# Bytes of the log-probability of a token, as an event, in the answer's objects and as JSON, as a bound of what was measured.
+_LOGPROB = 768
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,19 @@ class TextRequest:
     reports_reading: bool = False
     reports_timings: bool = False
     whole: bool = False
+
+
+def reported_bytes(request: TextRequest, positions: int) -> int:
+    """Return the most memory that the log-probabilities of an answer take until it was sent, in bytes.
+
+    Parameters:
+        request: the request.
+        positions: size of the context.
+    """
+    if request.logprobs is None:
+        return 0
+    answer = positions if request.n_predict < 0 else min(request.n_predict, positions)
+    return _LOGPROB * (1 + request.logprobs) * (answer + len(request.prompt) * request.prompt_logprobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,8 +245,6 @@ class QueuedText:
         return request_bytes(
             prompt=len(request.prompt),
             answer=positions if request.n_predict < 0 else min(request.n_predict, positions),
-            logprobs=request.logprobs,
-            prompt_logprobs=request.prompt_logprobs,
             program=None if grammar is None else len(grammar.program),
             lexer=self.lexer_bytes,
         )

@@ -10,6 +10,7 @@ import pytest
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.cli.run_options import RunOptions
+from edgedec.memory import MemoryMeter
 from edgedec.memory_budget import find_budget
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.grammar.cache import GrammarCache
@@ -51,7 +52,7 @@ def opened(mib: int, parallel: int = 0) -> tuple[Any, int, Mapping[str, int]]:
 def loaded(plan: Any) -> ServerMemory:
     memory: Any = ScriptedMemory()
     server = ServerMemory()
-    server.load(plan, memory, GrammarCache(MIB))
+    server.load(plan, memory, GrammarCache(MIB), MemoryMeter())
     return server
 
 
@@ -78,7 +79,6 @@ def test_a_request_with_tools_that_is_alone_is_always_answered(mib: int, paralle
         most = request_bytes(
             prompt=plan.ctx_size,
             answer=plan.ctx_size,
-            logprobs=20,
             program=len(grammar.program),
             lexer=grammar.lexer_bytes,
         )

@@ -22,7 +22,7 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.memory import ServerMemory, request_bytes
 from edgedec.runtime.server.service import ModelService
-from edgedec.runtime.server.submission import GoneError, TextPart, TextRequest
+from edgedec.runtime.server.submission import GoneError, TextPart, TextRequest, reported_bytes
 from tests.runtime.server.support.fake_session import ScriptedMemory, ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_service import PATIENCE_S, read, run, running, until
@@ -437,5 +437,6 @@ def test_the_bytes_of_a_request_are_an_upper_bound(logprobs: int | None) -> None
     finally:
         tracemalloc.stop()
     assert len(events) + len(ids) == answer + prompt
-    bound = request_bytes(prompt=prompt, answer=answer, logprobs=logprobs, prompt_logprobs=True)
+    asked = replace(request(answer), prompt=ids, logprobs=logprobs, prompt_logprobs=True)
+    bound = request_bytes(prompt=prompt, answer=answer) + reported_bytes(asked, prompt + answer)
     assert used <= bound
