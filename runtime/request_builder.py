@@ -60,6 +60,7 @@ class RequestBuilder:
         on_prefill: Callable[[int, int], None],
         most_tokens: int = -1,
         ends: Sequence[int] = (),
+        least_tokens: int = 0,
         whole: bool = False,
     ) -> Request:
         """Return the request for a continuation of ``prompt``, int32 [n].
@@ -71,6 +72,7 @@ class RequestBuilder:
             on_prefill: called with the rows of the prompt that are in the cache, and their total.
             most_tokens: maximum number of tokens of the answer; negative: any number.
             ends: ids that end the answer.
+            least_tokens: number of tokens of the answer before which none of ``ends`` is written.
             whole: True if nobody reads the answer before its end, and only its last token can tell where that is.
 
         Raises:
@@ -88,6 +90,9 @@ class RequestBuilder:
         processor: Processor = sampler.distribution
         if constraint is not None:
             processor, policy = constrained(processor, constraint), ConstrainedPolicy(policy, constraint)
+        longer = bool(ends) and least_tokens > 0
+        if longer:
+            processor = _without(processor, ends, until=len(prompt) + least_tokens)
         if prompt_logprobs and logprobs_of == "sampling":
             raise UsageError("prompt_logprobs needs logprobs_of='model', because no token of a prompt was drawn")
         figures: Callable[[F32, int, I32], TokenLogprobs] | None = None
@@ -95,7 +100,8 @@ class RequestBuilder:
             figures = partial(processed_logprobs, top=logprobs, processor=processor)
         elif logprobs is not None or prompt_logprobs:
             figures = partial(token_logprobs, top=logprobs or 0, vocab=self._vocab)
-        whole_rows = config.needs_whole_rows or constraint is not None or figures is not None
+        is_plain = constraint is None and not longer  # the sampler alone decides, which compiled rounds rely on
+        whole_rows = config.needs_whole_rows or not is_plain or figures is not None
         return Request(
             prompt=prompt,
             limits=self._run.limits,
@@ -105,8 +111,8 @@ class RequestBuilder:
             verifier=create_verifier(spec.verifier, config.temperature),
             random=random,
             greedy=config.temperature == 0,
-            sampler=sampler if constraint is None else None,
-            likeliest=sampler.likeliest if config.temperature == 0 and constraint is None else None,
+            sampler=sampler if is_plain else None,
+            likeliest=sampler.likeliest if config.temperature == 0 and is_plain else None,
             learned=None if constraint is None else masked(constraint),
             dropped=dropped,
             top_k=0 if whole_rows else self._top_k,
@@ -147,3 +153,16 @@ class RequestBuilder:
             policy = create_policy(self._run.spec.policy, rng, independent=kind == "independent")
             self._policies[kind] = policy
         return policy
+
+
+def _without(processor: Processor, ends: Sequence[int], *, until: int) -> Processor:
+    """Return a processor that gives none of ``ends`` a probability while the text has less than ``until`` ids."""
+    forbidden = np.array(ends, np.int64)
+
+    def process(logits: F32, text: I32) -> F32:
+        if len(text) < until:
+            logits = logits.copy()
+            logits[forbidden[forbidden < len(logits)]] = -np.inf
+        return processor(logits, text)
+
+    return process

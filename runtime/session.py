@@ -419,6 +419,8 @@ class Session:
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
         whole: bool = False,
+        stop_tokens: Sequence[int] = (),
+        least_tokens: int = 0,
     ) -> AnswerStream:
         """Continue ``prompt`` and return a stream of the answer's text, which is written while it is iterated over.
 
@@ -444,6 +446,10 @@ class Session:
                 ``sampling``, from which the tokens are drawn. The second one reports no excluded token and no prompt.
             interrupted: called after each token and between the passes over the prompt; True ends the answer.
             progress: called between the passes over the prompt.
+            stop_tokens: further ids that end the answer; like that of end tokens, their text is left out. For a grammar they
+                are text.
+            least_tokens: number of tokens before which no end token and none of ``stop_tokens`` is written. A grammar or a
+                stop string may end the answer earlier.
             whole: True if nobody reads the text before its end. Several rounds may then run before ``interrupted`` is called
                 again and other requests begin, up to a quarter of a second unless ``pause`` is set. Texts with ``stop``
                 are not written so, because rounds after a stop string would be for nothing.
@@ -466,6 +472,7 @@ class Session:
         constraint = None
         if grammar is not None:
             constraint = self._grammars.constraint(grammar, prompt_length=len(prompt), ends=ends)
+        ends = (*ends, *stop_tokens)
 
         def on_prefill(done: int, total: int) -> None:
             progress("prompt tokens", done, total)
@@ -484,6 +491,7 @@ class Session:
             on_prefill=on_prefill,
             most_tokens=n_predict,
             ends=ends,
+            least_tokens=least_tokens,
             whole=whole and not stop,
         )
         self.decoder.check(request)

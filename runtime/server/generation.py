@@ -99,8 +99,6 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
     ) -> Response:
         """Answer a request with plain prompts, in the form that ``translate`` makes of a completion's."""
         usage_asked, prompts = body.include_usage, body.prompts
-        if body.best_of is not None and body.best_of != body.choices:
-            raise not_supported("best_of", "the server writes no texts that it does not return; leave it out")
 
         def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
             echoes = [_echo(text, prompt) if body.echo else "" for prompt in prompts]
@@ -202,6 +200,8 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 stop=body.stops,
                 ignore_eos=bool(body.ignore_eos),
                 whole=not stream,
+                stop_tokens=body.end_tokens(text.vocabulary),
+                least_tokens=body.least_tokens(n_predict),
                 reports_reading=stream and bool(body.return_progress),
                 reports_timings=stream and bool(body.timings_per_token),
             )

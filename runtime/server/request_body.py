@@ -34,7 +34,16 @@ OF_OTHER_SERVERS = frozenset(
         *("verbosity", "prediction", "cache_control", "include_reasoning", "reasoning_format", "thinking_forced_open"),
         *("provider", "route", "models", "transforms", "usage", "session_id", "trace", "keep_alive", "options"),
         "timeout",
-        *("extra_headers", "priority", "request_id", "cache_salt", "parse_tool_calls", "betas", "context_management"),
+        *(
+            "guided_decoding_backend",
+            "extra_headers",
+            "priority",
+            "request_id",
+            "cache_salt",
+            "parse_tool_calls",
+            "betas",
+            "context_management",
+        ),
     )
 )
 _EXTENSIONS = ("x-", "x_")  # begin the names of extensions, which other servers may ignore

@@ -9,7 +9,7 @@ from pydantic import Field
 from edgedec.runtime.server.conversations import ConversationRequest, ToolChoice
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.request_body import Count, RequestBody, TokenIds
-from edgedec.runtime.server.text_options import CHOICES, TextOptionsRequest
+from edgedec.runtime.server.text_options import TextOptionsRequest
 
 __all__ = [
     "ApplyTemplateRequest",
@@ -54,9 +54,6 @@ class ChatRequest(ConversationRequest, TextOptionsRequest):
         "function_call": "use tool_choice instead",
         "plugins": "the server has none; leave it out",
         "previous_response_id": "the server keeps no conversations; send all messages",
-        "samplers": "the order of the steps of sampling is fixed; leave it out",
-        "guided_json": "use response_format instead",
-        "structured_outputs": "use response_format instead",
         "format": "use response_format instead",
         "web_search_options": "the server does not search; leave it out",
     }
@@ -95,7 +92,6 @@ class CompletionRequest(TextOptionsRequest):
         | Annotated[list[TokenIds], Field(max_length=PROMPTS, fail_fast=True)]
     )
     echo: bool | None = None
-    best_of: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
 
     @property

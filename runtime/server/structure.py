@@ -12,11 +12,12 @@ from edgedec.errors import ToolError, UsageError
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lenient_schema import lenient_schema
+from edgedec.runtime.grammar.schema import read_json
 from edgedec.runtime.grammar.tools import tool_grammar
 from edgedec.runtime.server.conversations import AllowedChoice, NamedTool
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.requests import ChatRequest
-from edgedec.runtime.server.text_options import TextOptionsRequest
+from edgedec.runtime.server.text_options import FormKind, TextOptionsRequest
 
 __all__ = ["ToolUse", "answer_grammar", "asks_for_grammar", "tool_use"]
 
@@ -76,34 +77,39 @@ def answer_grammar(body: TextOptionsRequest, cache: GrammarCache) -> Grammar | N
         )
     if form is not None and form.schema_ is not None and form.type != "json_object":
         raise ApiError(400, "response_format.schema is for the type json_object only", param="response_format.schema")
-    sources: dict[str, str | Mapping[str, Any]] = {}
+    sources = dict(body.forms)
     if form is not None and form.type == "json_object":
-        sources["response_format"] = {"type": "object"} if form.schema_ is None else form.schema_
+        sources["response_format"] = ("json", {"type": "object"} if form.schema_ is None else form.schema_)
     if form is not None and form.json_schema is not None:
         if form.json_schema.schema_ is None:
             raise ApiError(
                 400, "response_format.json_schema.schema: it is missing", param="response_format.json_schema.schema"
             )
-        sources["response_format"] = form.json_schema.schema_
-    if body.json_schema is not None:
-        sources["json_schema"] = body.json_schema
-    if body.grammar is not None:
-        sources["grammar"] = body.grammar
+        sources["response_format"] = ("json", form.json_schema.schema_)
     if len(sources) > 1:
         raise ApiError(400, f"{' and '.join(sources)}: an answer can follow only one", param=min(sources))
-    for param, source in sources.items():
-        lenient = None
-        if param == "response_format" and not (form and form.json_schema and form.json_schema.strict):
+    for param, (kind, source) in sources.items():
+        lenient = None if param == "json_schema" else param  # llama.cpp's field is followed in all
+        if param == "response_format":
             lenient = "response_format.json_schema.schema" if form and form.json_schema else "response_format.schema"
-        return _checked(param, json.dumps([source, lenient]), cache, partial(_grammar, source, lenient))
+            if form and form.json_schema and form.json_schema.strict:
+                lenient = None
+        return _checked(param, json.dumps([kind, source, lenient]), cache, partial(_grammar, kind, source, lenient))
     return None
 
 
-def _grammar(source: str | Mapping[str, Any], lenient: str | None) -> Grammar:
-    """Return the grammar of a text or a schema; ``lenient`` is the place of a schema that need not be followed in all."""
-    if isinstance(source, str):
+def _grammar(kind: FormKind, source: Any, lenient: str | None) -> Grammar:
+    """Return the grammar of a form; ``lenient`` is the place of a schema that need not be followed in all."""
+    if kind == "regex":
+        return Grammar.regex(source)
+    if kind == "choice":
+        return Grammar.lark("start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in source))
+    if kind == "grammar":
         return Grammar.lark(source)
-    schema, ignored = (source, ()) if lenient is None else lenient_schema(source, lenient)
+    schema = read_json(source, "the JSON schema") if isinstance(source, str) else source
+    if not isinstance(schema, Mapping):
+        raise UsageError("the JSON schema must be an object")
+    schema, ignored = (schema, ()) if lenient is None else lenient_schema(schema, lenient)
     return Grammar.json_schema(schema, ignored=ignored)
 
 
@@ -143,9 +149,8 @@ def tool_use(body: ChatRequest) -> ToolUse | None:
     if allowed is not None and not {*allowed} <= {*names}:
         raise ApiError(400, "tool_choice names a function that is not in tools", param=param)
     form = body.response_format
-    for param in ("json_schema", "grammar", *(["response_format"] if form is not None and form.type != "text" else [])):
-        if getattr(body, param) is not None:
-            raise ApiError(400, f"{param} and tools: an answer can follow only one", param=param)
+    for param in (*body.forms, *(["response_format"] if form is not None and form.type != "text" else [])):
+        raise ApiError(400, f"{param} and tools: an answer can follow only one", param=param)
     return ToolUse(
         functions=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
         allowed=allowed,

@@ -43,6 +43,8 @@ class TextRequest:
         reports_reading: True to tell how far the prompt was read.
         reports_timings: True to tell the times with each part.
         whole: True if the text is sent at its end.
+        stop_tokens: further ids that end the answer.
+        least_tokens: number of tokens before which no id that ends the answer is written.
     """
 
     prompt: I32
@@ -58,6 +60,8 @@ class TextRequest:
     reports_reading: bool = False
     reports_timings: bool = False
     whole: bool = False
+    stop_tokens: tuple[int, ...] = ()
+    least_tokens: int = 0
 
 
 def reported_bytes(request: TextRequest, positions: int) -> int:

@@ -132,6 +132,8 @@ class RunningTexts:
                 progress=lambda label, done, total: turn.read(done),
                 interrupted=lambda: submission.cancelled or self._closing(),
                 whole=request.whole,
+                stop_tokens=request.stop_tokens,
+                least_tokens=request.least_tokens,
             )
         except Exception as error:  # the thread goes on, whatever happens to one request
             turn.free()

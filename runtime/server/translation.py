@@ -261,7 +261,7 @@ def checked_body(kind: type[B], body: Mapping[str, Any]) -> B:
 
 def text_fields(body: SamplingRequest) -> dict[str, Any]:
     """Return the fields of a request that chats have as well, by name: its sampling options and the name of the model."""
-    return body.model_dump(exclude_none=True, include=set(SamplingRequest.model_fields))
+    return body.model_dump(exclude_none=True, by_alias=True, include=set(SamplingRequest.model_fields))
 
 
 def chat_request(body: SamplingRequest, form: str, **fields: Any) -> ChatRequest:
