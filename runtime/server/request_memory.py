@@ -154,7 +154,8 @@ class RequestMemory:
         except AdmissionError as error:
             if self.nbytes + nbytes > error.largest_bytes:
                 raise too_large_for_memory(error, what, code=code) from error
-            raise short_of_memory(error, self._memory.retry_seconds) from error
+            ledger = self._memory.ledger
+            raise short_of_memory(error, self._memory.retry_seconds if ledger.is_shut else 1) from error
         self.nbytes += nbytes
         try:
             with reservation:
