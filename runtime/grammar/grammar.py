@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar import _library, lark
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES, schema_lexer_bytes
+from edgedec.runtime.grammar.required_length import check_required, regex_length
 from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS, Place, Schema, place_text
 from edgedec.runtime.grammar.schema_work import check_optional
 from edgedec.runtime.text.tokenizer import check_unicode
@@ -160,6 +161,7 @@ def _regex_program(source: str) -> tuple[str, int]:
         raise UsageError(
             f"the regular expression has {len(source):,} characters; at most {LIMIT_CHARACTERS:,} are supported"
         )
+    check_required(regex_length(source), "the regular expression")
     program = LLMatcher.grammar_from_regex(source)
     if reason := _library.refusal(program):
         raise UsageError(f"the regular expression is not supported: {reason}")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgedec.errors import UsageError
+from edgedec.runtime.grammar.required_length import check_required, lark_length
 from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS
 
 __all__ = ["checked"]
@@ -19,9 +20,9 @@ LIMIT_RULES = 500  # llguidance recurses as deep as rules refer to each other
 _REFUSED = ("max_tokens", "temperature", "stop")
 _SETTINGS = ("allow_initial_skip", "ignore_once", "no_forcing")
 _TOKEN = re.compile(
-    r'"(?:\\.|[^"\\])*"'  # a text
+    r'"(?:\\.|[^"\\])*(?:"|\\?\Z)'  # a text; to the end if it is not closed, so that the work is linear
     r"|(?://|\#)[^\n]*"  # a comment
-    r"|/(?:\\.|[^/\\])+/"  # a regular expression
+    r"|/(?:\\.|[^/\\])+(?:/|\\?\Z)"  # a regular expression
     r"|%(?P<directive>json|llguidance)\b\s*"
     rf"|\b(?P<option>{'|'.join(_REFUSED)})\s*=",
     re.DOTALL,
@@ -41,11 +42,13 @@ def checked(text: str, enforced: Callable[[str], str]) -> str:
     """
     if len(text) > LIMIT_CHARACTERS:
         raise UsageError(f"the grammar has {len(text):,} characters; at most {LIMIT_CHARACTERS:,} are supported")
-    pieces, at, rules, combined = [], 0, 0, 0
+    pieces, at, rules, combined = list[str](), 0, 0, 0
+    plain: list[str] = []  # the grammar without its JSON values
     while (match := _TOKEN.search(text, at)) is not None:
         rules += text.count(":", at, match.start())
         combined += sum(text.count(operator, at, match.start()) for operator in "&~")
         pieces.append(text[at : match.end()])
+        plain.append(pieces[-1])
         at = match.end()
         if option := match["option"]:
             raise UsageError(
@@ -60,6 +63,7 @@ def checked(text: str, enforced: Callable[[str], str]) -> str:
                 pieces.append(text[at:end])
             at = end
     rules += text.count(":", at)
+    check_required(lark_length("".join([*plain, text[at:]])), "the grammar")
     combined += sum(text.count(operator, at) for operator in "&~")
     if combined > LIMIT_INTERSECTIONS:
         raise UsageError(

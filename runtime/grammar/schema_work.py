@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgedec.errors import UsageError
+from edgedec.runtime.grammar.required_length import check_required, regex_length
 
 __all__ = ["check_optional", "check_work"]
 
@@ -18,7 +19,6 @@ LIMIT_OPTIONAL = 1_000  # optional properties of an object, with those of the sc
 LIMIT_ALL_OPTIONAL = 2_000  # optional properties of all objects: the time grows with the square of the names
 LIMIT_PATTERN_PROPERTIES = 64  # patterns of names for an object: each two of them are compared
 LIMIT_PATTERNS = 8  # patterns and formats that one string must have: the time may double with each
-LIMIT_STRING = 16_384  # characters of a string that is required: the lexer has a state of about 550 bytes for each
 
 Place = tuple[str, ...]
 
@@ -74,12 +74,7 @@ def check_work(
                 f"{where} has {have.patterns} patterns and formats for one string; at most {LIMIT_PATTERNS} are supported, "
                 "so join some of them"
             )
-        longest = _longest(places[place])
-        if longest > LIMIT_STRING:
-            raise UsageError(
-                f"the JSON schema at {show(place)} requires a string of {longest:,} characters; at most {LIMIT_STRING:,} "
-                "are supported"
-            )
+        check_required(_longest(places[place]), f"the JSON schema at {show(place)}")
     return count
 
 
@@ -140,10 +135,14 @@ def _own(schema: Any) -> _Sums:
 
 
 def _longest(schema: Any) -> int:
-    """Return the characters of the longest string that a value of a schema must have, or may have to."""
+    """Return the characters of the longest text that a value of a schema must have, at most."""
     if not isinstance(schema, dict):
         return 0
-    longest, pending = 0, [schema.get("const"), schema.get("enum"), [*schema.get("properties", ())]]
+    names = [schema.get("pattern", ""), *schema.get("patternProperties", ())]
+    longest, pending = (
+        max(map(regex_length, names)),
+        [schema.get("const"), schema.get("enum"), [*schema.get("properties", ())]],
+    )
     while pending:
         value = pending.pop()
         if isinstance(value, str):

@@ -13,6 +13,7 @@ from edgedec.errors import UsageError
 from edgedec.runtime.grammar import _library, lark, schema_work
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lenient_schema import lenient_schema
+from edgedec.runtime.grammar.required_length import LIMIT_REQUIRED, lark_length, regex_length
 from edgedec.runtime.grammar.schema import Schema
 from tests.runtime.grammar.support.random_writer import compiler, demo_tokenizer
 
@@ -57,6 +58,10 @@ def string(count: int) -> dict[str, Any]:
     return {"enum": ["no", {"a": ["x" * count]}]}
 
 
+def counts(count: int) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^[a-z]+(x{{{count - 1}}}|y)$"}
+
+
 BOUNDS: dict[str, tuple[Make, int, str]] = {
     "optional": (optional, schema_work.LIMIT_OPTIONAL, "optional properties; at most 1,000"),
     "optional of one object in two schemas": (split, schema_work.LIMIT_OPTIONAL, "optional properties; at most 1,000"),
@@ -72,7 +77,8 @@ BOUNDS: dict[str, tuple[Make, int, str]] = {
         schema_work.LIMIT_PATTERNS,
         "9 patterns and formats for one string; at most 8",
     ),
-    "string": (string, schema_work.LIMIT_STRING, "a string of 16,385 characters; at most 16,384"),
+    "string": (string, LIMIT_REQUIRED, "requires a text of 16,385 characters; at most 16,384"),
+    "counts": (counts, LIMIT_REQUIRED, "requires a text of 16,385 characters; at most 16,384"),
 }
 
 
@@ -225,3 +231,59 @@ def test_a_failed_matcher_is_made_a_few_times_for_guesses() -> None:
     assert constrained._allowed(text, tree, 0) is not None
     constraint.remade = _MOST_REMADE + 1
     assert constrained._allowed(text, tree, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        ("", 0),
+        ("abc", 3),
+        ("a|bcd|ef", 3),
+        ("(xy){100000}", 200_000),
+        ("((ab){10}c){10}|d", 210),
+        ("(?:a{3}b{2,9}){4,}", 20),
+        (r"\p{L}{5}[a-z]{6}\{7}", 14),
+        (r"[^\]x{9}]{2}", 2),
+        ("(?i)a{7}", 7),
+        ("(?P<name>ab){7}", 14),
+        ("x{,5}", 5),
+        ("((a{9}", 9),
+        ("a)){3}b", 4),
+        ("^ab$", 2),
+        ("[ab", 1),
+    ],
+)
+def test_the_length_that_an_expression_requires(pattern: str, length: int) -> None:
+    assert regex_length(pattern) == length
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ('start: "abc" "defg"', 4),  # each text by itself: the parser is between them
+        ('start: "a" /(xy){100}/', 200),
+        ("start: (a b){1000}\na: /x/\nb: /y/", 1),
+        ('start: X\nX: ("ab" | "cde"){10} "f"', 31),
+        ('start: C\nA: "xy"{10}\nB: A{10} "z"\nC: B{10}', 2010),
+        ('start: C\nC: B~10\nB.2: A{10,20} // "comment" {1000}\nA[capture]: "x"', 100),
+        ('start: X\nX: "a" X', 1),
+        ('start: ""', 0),
+    ],
+)
+def test_the_length_that_a_grammar_requires(text: str, length: int) -> None:
+    assert lark_length(text) == length
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Grammar.regex("(xy){100000}"),
+        lambda: Grammar.lark('start: "a" /(xy){100000}/'),
+        lambda: Grammar.lark("start: C\nA: /x/{1000}\nB: A{1000}\nC: B{1000}"),
+        lambda: Grammar.lark('start: "' + "x" * 20_000 + '"'),
+        lambda: Grammar.json_schema({"type": "object", "patternProperties": {"^x{20000}$": {}}}),
+    ],
+)
+def test_a_text_that_is_too_long_is_refused_before_it_is_compiled(uncalled: None, make: Callable[[], Grammar]) -> None:
+    with pytest.raises(UsageError, match=r"requires a text of [0-9,]+ characters; at most 16,384"):
+        make()
