@@ -12,22 +12,10 @@ from edgedec.cli.conversation_options import ConversationOptions
 from edgedec.cli.generate import note_narrowed
 from edgedec.cli.options import SanitizeControlTokens, Verbose, option
 from edgedec.cli.run_options import RunOptions, TextOptions, command_line
+from edgedec.embedded import ABOUT
 from edgedec.errors import UsageError
 
 __all__ = ["chat"]
-
-# Descriptions of the embedded models by name, which come before the first message.
-_STORIES = (
-    "that tells stories for children and answers simple questions about them; it is not a general assistant and does no "
-    "arithmetic"
-)
-_ABOUT = {
-    "demo": f"a story model of 7.9 M parameters {_STORIES}",
-    "demo-int8": f"the story model of 7.9 M parameters in int8 {_STORIES}",
-    "demo-hybrid": f"a story model of 7.8 M parameters, most of whose layers are recurrent, {_STORIES}",
-    "demo-draft": "the model of 0.4 M parameters that guesses for demo, whose own stories make less sense; chat -m demo has "
-    "better ones",
-}
 
 
 def _first_message(prompt: str | None, file: Path | None) -> str | None:
@@ -65,8 +53,8 @@ def chat(
     first = _first_message(prompt, file)
     about.check()
     sampling, spec = writing.sampling(), run.spec()
-    if run.model in _ABOUT:
-        note(f"{run.model}: {_ABOUT[run.model]}")
+    if run.model in ABOUT:
+        note(f"{run.model}: {ABOUT[run.model]}")
     session = run.open_session(spec, run.find_budget())
     with session:
         note_narrowed(session, spec)

@@ -14,6 +14,7 @@ from edgedec.cli.console import note, read_text
 from edgedec.cli.conversation_options import TemplateOptions
 from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_model
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
+from edgedec.embedded import ABOUT, EXAMPLES
 from edgedec.errors import ToolError, UsageError
 from edgedec.install_hint import install_extra
 
@@ -199,6 +200,8 @@ def serve(
         has_page=not no_ui,
         sanitize=sanitize_control_tokens,
         web=web,
+        about=ABOUT.get(run.model, ""),
+        examples=EXAMPLES if run.model in ABOUT else (),
     )
     if web is not None:
         from edgedec.runtime.server.web import check_site

@@ -157,6 +157,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
             "is_sleeping": service.phase != "ready",
             "drafter": known.drafter,
             "planned_bytes": known.planned_bytes,
+            "about": {"description": settings.about, "examples": list(settings.examples)},
         }
 
     @router.get("/slots")

@@ -16,13 +16,14 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers
 
 from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.page import PAGE_PATHS
 from edgedec.runtime.server.settings import LOCAL_ORIGINS, ServerSettings, is_local_origin, is_loopback
 
 __all__ = ["PUBLIC_PATHS", "RequestRules"]
 
 # Paths that are answered without a key: load balancers ask for the first two, and the page asks for the key itself. They
 # tell nothing about the model.
-PUBLIC_PATHS = frozenset(["/health", "/v1/health", "/"])
+PUBLIC_PATHS = frozenset(["/health", "/v1/health", *PAGE_PATHS])
 
 
 class RequestRules:

@@ -40,6 +40,8 @@ class ServerSettings:
         shows_slots, shows_metrics, has_page: answer ``/slots``, ``/metrics`` and the page for chats.
         sanitize: control tokens in messages are text; False: only those in results of tools are.
         web: folder of a site that is served at ``/web/``; None: there is none.
+        about: description of the model that ends a sentence; empty: not known.
+        examples: first messages that it can answer.
 
     Raises:
         UsageError: a value is out of range, or the settings would open the server to strangers.
@@ -65,6 +67,8 @@ class ServerSettings:
     has_page: bool = True
     sanitize: bool = True
     web: Path | None = None
+    about: str = ""
+    examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not all(self.addresses):

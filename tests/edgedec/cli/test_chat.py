@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.embedded import EMBEDDED
+from edgedec.embedded import ABOUT, EMBEDDED
 from edgedec.errors import DeviceError
 from edgedec.runtime.answer import Answer, Piece
 from edgedec.runtime.protocols import I32
@@ -64,7 +64,7 @@ def test_an_embedded_model_says_first_what_it_is(
         "it is not a general assistant and does no arithmetic"
     )
     assert outcome.stdout == "I am a small model that tells stories.\n"
-    assert set(chat_module._ABOUT) == set(EMBEDDED)
+    assert set(ABOUT) == set(EMBEDDED)
 
 
 def test_system_message_outlives_reset(ask: Ask) -> None:
