@@ -160,20 +160,22 @@ function linkAt(text, at, place) {
   return { node: { kind: "link", href, children: treeOf(inside) }, end: LINK.lastIndex };
 }
 
-/** Decide which runs begin and end bold, italic and struck text. A run that finds no partner stays text. */
+/**
+ * Decide which runs begin and end bold, italic and struck text. One of two characters is no partner of a single one, so that a
+ * bold text whose end is half written is not shown as italic. A run that finds no partner stays text.
+ */
 function pair(tokens) {
   const open = [];
-  const floor = { "*": 0, _: 0, "~": 0 }; // places in `open` below which no partner is left
-  const lower = (height) => {
-    for (const character of Object.keys(floor)) floor[character] = Math.min(floor[character], height);
-  };
+  const floors = new Map(); // character and count of a run -> place in `open` below which it has no partner
   for (const run of tokens) {
     if (run.kind !== "run") continue;
     while (run.canClose && run.count > 0) {
+      const key = run.character + run.count;
+      const floor = floors.get(key) ?? 0;
       let at = open.length - 1;
-      while (at >= floor[run.character] && open[at].character !== run.character) at -= 1;
-      if (at < floor[run.character]) {
-        floor[run.character] = open.length;
+      while (at >= floor && !arePartners(open[at], run)) at -= 1;
+      if (at < floor) {
+        floors.set(key, open.length);
         break;
       }
       const size = Math.min(2, run.count, open[at].count);
@@ -183,15 +185,20 @@ function pair(tokens) {
       open[at].count -= size;
       run.count -= size;
       open.length = open[at].count > 0 ? at + 1 : at;
-      lower(open.length);
+      // What is left of the opener may be a partner of others than it was.
+      for (const [other, height] of floors) floors.set(other, Math.min(height, at));
     }
     if (!run.canOpen || run.count === 0) continue;
     open.push(run);
     if (open.length > MOST_OPEN) {
       open.shift();
-      for (const character of Object.keys(floor)) floor[character] = Math.max(0, floor[character] - 1);
+      for (const [other, height] of floors) floors.set(other, Math.max(0, height - 1));
     }
   }
+}
+
+function arePartners(one, other) {
+  return one.character === other.character && (one.count === other.count || one.count === 3 || other.count === 3);
 }
 
 function treeOf(tokens) {

@@ -98,29 +98,3 @@ def test_what_was_written_before_a_reload_is_kept(page: ChatPage) -> None:
     page.run("delta({content: '3'}); finish()")
     page.wait(page.IDLE)
     assert page.texts[4:] == ["three", "3"]
-
-
-@pytest.mark.thorough
-def test_errors_are_shown_and_the_message_can_be_sent_again(page: ChatPage) -> None:
-    page.set_option("temperature", "-3")
-    page.ask("Hello")
-    page.wait(f"{page.IDLE} && document.getElementById('alert').textContent !== ''")
-    assert "temperature" in page.text("#alert")
-    assert page.texts == ["Hello"]
-    page.set_option("temperature", "0")
-    page.set_option("max_tokens", "5")
-    page.press('[aria-label="Ask for an answer again"]')
-    page.wait_answers(1)
-    assert page.text("#alert") == ""
-
-
-@pytest.mark.thorough
-def test_a_field_that_is_no_number_is_not_left_out_silently(page: ChatPage) -> None:
-    page.script()
-    page.press("#options-button")
-    page.run("document.getElementById('top_k').focus()")
-    page.type("4e")
-    page.ask("Hello")
-    page.wait("document.getElementById('alert').textContent !== ''")
-    assert page.text("#alert") == "Top-k: this is not a number"
-    assert page.run("asked.length") == 0

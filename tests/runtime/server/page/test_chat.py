@@ -137,3 +137,29 @@ def test_a_key_is_asked_for_in_a_field(browser: Page) -> None:
         page.wait_answers(1)
         assert page.run("localStorage.length") == 1, "the key is not kept beyond the tab"
         assert "secret" not in page.run("JSON.stringify(localStorage)")
+
+
+@pytest.mark.thorough
+def test_errors_are_shown_and_the_message_can_be_sent_again(page: ChatPage) -> None:
+    page.set_option("temperature", "-3")
+    page.ask("Hello")
+    page.wait(f"{page.IDLE} && document.getElementById('alert').textContent !== ''")
+    assert "temperature" in page.text("#alert")
+    assert page.texts == ["Hello"]
+    page.set_option("temperature", "0")
+    page.set_option("max_tokens", "5")
+    page.press('[aria-label="Ask for an answer again"]')
+    page.wait_answers(1)
+    assert page.text("#alert") == ""
+
+
+@pytest.mark.thorough
+def test_a_field_that_is_no_number_is_not_left_out_silently(page: ChatPage) -> None:
+    page.script()
+    page.press("#options-button")
+    page.run("document.getElementById('top_k').focus()")
+    page.type("4e")
+    page.ask("Hello")
+    page.wait("document.getElementById('alert').textContent !== ''")
+    assert page.text("#alert") == "Top-k: this is not a number"
+    assert page.run("asked.length") == 0
