@@ -1,4 +1,4 @@
-/** The options of a request: their fields, the server's defaults in them, and the marks of guesses. */
+/** The options of a request: their fields, and the server's defaults in them. */
 
 const NAMES = ["temperature", "top_k", "top_p", "min_p", "repeat_penalty", "max_tokens", "seed"];
 const DEFAULTS = { max_tokens: "n_predict" }; // names in `/props` that differ
@@ -23,13 +23,4 @@ export function showDefaults(panel, props) {
     if (value === undefined) continue;
     panel.querySelector(`#${name}`).placeholder = (value === -1 && WORDS[name]) || String(value);
   }
-}
-
-/** Note that the text that comes next in a message, of so many characters, was guessed. */
-export function addGuessed(message, length) {
-  const begin = message.content.length;
-  message.guessed ??= [];
-  const last = message.guessed.at(-1);
-  if (last?.[1] === begin) last[1] = begin + length;
-  else message.guessed.push([begin, begin + length]);
 }

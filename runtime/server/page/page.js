@@ -3,9 +3,9 @@
 import { ChatList, download } from "./chats.js";
 import { add, branch, choose, forServer, newConversation, newMessage, versions } from "./conversation.js";
 import { Messages } from "./messages.js";
-import { addGuessed, optionsOf, showDefaults } from "./options.js";
+import { optionsOf, showDefaults } from "./options.js";
 import { $, complain, listenToPanels, openPanel, say } from "./panels.js";
-import { figuresOf, KeyError, memoryOf, Server } from "./server.js";
+import { addChunk, KeyError, memoryOf, Server } from "./server.js";
 import { browserStorage, isChatKey, Store } from "./store.js";
 import { button, element } from "./view.js";
 
@@ -23,6 +23,8 @@ let chat = newConversation();
 let pending = null; // the answer that is being written: {conversation, before, parent, messages, controller}
 let editing = null; // the message that is edited: {id, text}
 let props = null; // of the server
+let trouble = ""; // why they are not known
+let isLocked = false; // the server waits for another key
 
 const messages = new Messages($("conversation"), { edit, cancelEdit, submitEdit, retry, choose: chooseVersion });
 const list = new ChatList($("chat-list"), store, { open: openChat, rename, remove });
@@ -71,7 +73,6 @@ function remembered() {
 
 function show(conversation) {
   chat = conversation;
-  editing = null;
   $("system").value = chat.system;
   complain("");
   say("");
@@ -141,7 +142,6 @@ function exportAll() {
 
 function send(content = $("message").value.trim()) {
   if (!content || pending) return;
-  editing = null;
   complain("");
   const last = branch(chat).at(-1);
   const parent = last?.role === "user" ? last.parent : chat.leaf; // one that was not answered is replaced
@@ -210,37 +210,27 @@ async function answer(asked) {
   own.messages = [...asked.messages, written];
   const said = [...branch(chat, asked.parent), ...asked.messages];
   pending = own;
-  editing = null;
+  if (own.edited) editing = null;
   say("Writing");
   draw();
   messages.toEnd();
   let problem = "";
   try {
     const body = { ...options, messages: forServer(chat, said), stream: true };
-    for await (const chunk of server.answer(body, own.controller.signal)) take(chunk, written, own);
+    for await (const chunk of server.answer(body, own.controller.signal)) {
+      addChunk(written, chunk);
+      if (own.conversation === chat) messages.grow();
+    }
     say("Done");
   } catch (error) {
     if (error.name !== "AbortError") problem = error.message;
-    if (error instanceof KeyError) openPanel("key-panel");
+    if (error instanceof KeyError) askForKey();
     say(problem ? "" : "Stopped");
   }
   messages.flush();
   finish(own);
   if (problem) complain(problem);
-  if (problem && !$("key-panel").hidden) $("key").focus();
   showMemory();
-}
-
-function take(chunk, written, own) {
-  const delta = chunk.choices[0]?.delta ?? {};
-  if (delta.reasoning_content) written.reasoning = (written.reasoning ?? "") + delta.reasoning_content;
-  if (delta.content) {
-    if (chunk.guessed) addGuessed(written, delta.content.length);
-    written.content += delta.content;
-  }
-  const isCut = chunk.choices[0]?.finish_reason === "length";
-  if (chunk.timings) written.figures = figuresOf(chunk.timings) + (isCut ? "; ended at the limit of tokens" : "");
-  if (own.conversation === chat) messages.grow();
 }
 
 /** Make an answer a part of its conversation, if it has a text, and keep the branch that was there before. */
@@ -253,11 +243,11 @@ function finish(own) {
     add(conversation, ...own.messages);
     save(conversation);
     if (conversation === chat && (own.before !== own.parent || own.edited)) offerUndo(own);
-  } else if (own.edited && conversation === chat) {
+  } else if (own.edited) {
     editing = own.edited;
   }
   draw();
-  if (editing) $("edited").focus();
+  if (own.edited) $("edited")?.focus();
 }
 
 function offerUndo({ conversation, before, edited }) {
@@ -286,8 +276,9 @@ async function showProps() {
   $("examples").replaceChildren(...texts.map((text) => button(text, () => send(text))));
 }
 
-/** Show the server's memory, and at first its properties. */
+/** Show the server's memory, and at first its properties. Without the right key nothing more is asked. */
 async function showMemory() {
+  if (isLocked) return;
   try {
     if (!props) await showProps();
     const { text, most, used, parts } = memoryOf((await server.get("memory")).ledger, props.planned_bytes);
@@ -295,17 +286,27 @@ async function showMemory() {
     $("memory").value = used;
     $("memory-text").textContent = text;
     $("parts").replaceChildren(...parts.map((part) => element("li", "", part)));
+    if (trouble && $("alert").textContent === trouble) complain("");
+    trouble = "";
   } catch (error) {
     $("memory-text").textContent = "Memory: not known";
-    if (props) return;
-    if (error instanceof KeyError && $("key-panel").hidden) openPanel("key-panel");
-    if ($("alert").textContent !== error.message) complain(error.message);
+    if (error instanceof KeyError) askForKey();
+    if (props && !isLocked) return; // the server ended, or is busy
+    trouble = error.message;
+    if ($("alert").textContent !== trouble) complain(trouble); // a screen reader says it once
   }
+}
+
+function askForKey() {
+  isLocked = true;
+  openPanel("key-panel");
+  $("key").focus();
 }
 
 function useKey() {
   try {
     server.setKey($("key").value.trim());
+    isLocked = false;
     complain("");
     openPanel("");
     $("key").value = "";
@@ -357,7 +358,7 @@ function listen() {
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     if (pending) pending.controller.abort();
-    else if (editing) cancelEdit();
+    else if ($("edited")) cancelEdit();
     else openPanel("");
   });
   addEventListener("storage", (event) => {
@@ -382,8 +383,8 @@ function begin() {
   setInterval(() => {
     if (!document.hidden) showMemory();
   }, MEMORY_MS);
-  showMemory();
   $("message").focus();
+  showMemory();
 }
 
 begin();

@@ -77,8 +77,8 @@ export class Server {
       throw new Error("the server does not answer; is it still running?");
     }
     if (response.ok) return response;
-    const message = await problem(response);
-    throw response.status === 401 ? new KeyError(message) : new Error(message);
+    if (response.status !== 401) throw new Error(await problem(response));
+    throw new KeyError(this.#key ? "The server refuses this API key." : "This server asks for an API key.");
   }
 }
 
@@ -106,8 +106,28 @@ async function* events(body) {
   }
 }
 
+/** Add a chunk of a stream to a message. */
+export function addChunk(message, chunk) {
+  const { delta = {}, finish_reason: reason } = chunk.choices[0] ?? {};
+  if (delta.reasoning_content) message.reasoning = (message.reasoning ?? "") + delta.reasoning_content;
+  if (delta.content) {
+    if (chunk.guessed) addGuessed(message, delta.content.length);
+    message.content += delta.content;
+  }
+  if (chunk.timings) message.figures = figuresOf(chunk.timings) + (reason === "length" ? "; ended at the limit of tokens" : "");
+}
+
+/** Note that the text that comes next in a message, of so many characters, was guessed. */
+function addGuessed(message, length) {
+  const begin = message.content.length;
+  message.guessed ??= [];
+  const last = message.guessed.at(-1);
+  if (last?.[1] === begin) last[1] = begin + length;
+  else message.guessed.push([begin, begin + length]);
+}
+
 /** Return the figures of an answer as a line. */
-export function figuresOf(timings) {
+function figuresOf(timings) {
   const speed = `${timings.predicted_n} tokens, ${timings.predicted_per_second.toFixed(1)} per second`;
   if (!timings.draft_n) return speed;
   return `${speed}; ${timings.draft_n_accepted} of ${timings.draft_n} guesses accepted`;

@@ -98,3 +98,24 @@ def test_what_was_written_before_a_reload_is_kept(page: ChatPage) -> None:
     page.run("delta({content: '3'}); finish()")
     page.wait(page.IDLE)
     assert page.texts[4:] == ["three", "3"]
+
+
+@pytest.mark.thorough
+def test_an_edited_text_waits_in_its_chat_if_its_answer_fails_while_another_is_shown(page: ChatPage) -> None:
+    page.converse("one", "1")
+    page.edit(0, "uno")
+    page.wait("asked.length === 2")
+    page.press("#new")
+    page.run("say({error: {message: 'out of order'}})")
+    page.wait(page.IDLE)
+    assert page.text("#alert") == "out of order"
+    page.press("#chats-button")
+    page.press("#chat-list .name")
+    assert page.run("document.getElementById('edited').value") == "uno"
+    page.ask("two")
+    page.wait("asked.length === 3")
+    page.run("delta({content: '2'}); finish()")
+    page.wait(page.IDLE)
+    assert page.run("document.getElementById('edited').value") == "uno", "another message does not close the editor"
+    page.key("Escape")
+    assert page.texts == ["one", "1", "two", "2"]

@@ -118,7 +118,8 @@ def test_every_text_keeps_its_characters_and_their_places(node: Node) -> None:
     script = """
     const { blocks } = await use("markdown");
     const marks = ["a", " ", "b c", "*", "**", "_", "~~", "`", "```", "\\n", "\\n\\n", "- ", "1. ", "> ", "# ", "|",
-      "|-|\\n", "[", "](https://e.org)", "](javascript:x)", "\\\\", "<b>", "!", "  ", "\\t", "\\r\\n", "https://e.org/", "😀", "---"];
+      "|-|\\n", "[", "](https://e.org)", "](javascript:x)", "\\\\", "<b>", "!", "  ", "\\t", "\\r\\n", "https://e.org/",
+      "😀", "---"];
     let state = 1;
     const draw = (count) => (state = (state * 48271) % 2147483647) % count;
     const wrong = [];
