@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edgedec.memory import Plan
     from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
     from edgedec.runtime.grammar.grammar import Grammar
+    from edgedec.runtime.grammar.reasoning import Reasoning
     from edgedec.runtime.sampling import SamplingConfig
     from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
@@ -39,6 +40,7 @@ __all__ = [
     "Grammar",
     "Piece",
     "Plan",
+    "Reasoning",
     "SamplingConfig",
     "Session",
     "SpecConfig",
@@ -69,6 +71,7 @@ _DEFINED_IN = {
     "memory": ("Plan",),
     "runtime.answer": ("Answer", "AnswerStream", "Piece", "Timings"),
     "runtime.grammar.grammar": ("Grammar",),
+    "runtime.grammar.reasoning": ("Reasoning",),
     "runtime.sampling": ("SamplingConfig",),
     "runtime.session": ("Session",),
     "runtime.speculation": ("SpecConfig",),

@@ -10,7 +10,7 @@ import numpy as np
 from edgedec.errors import UsageError
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained, masked
-from edgedec.runtime.grammar.constraint import Constraint
+from edgedec.runtime.grammar.reasoning import AnswerMasks
 from edgedec.runtime.logprobs import MOST_TOP, LogprobsOf, TokenLogprobs, processed_logprobs, token_logprobs
 from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan
@@ -55,7 +55,7 @@ class RequestBuilder:
         logprobs: int | None,
         prompt_logprobs: bool,
         logprobs_of: LogprobsOf,
-        constraint: Constraint | None,
+        constraint: AnswerMasks | None,
         interrupted: Callable[[], bool],
         on_prefill: Callable[[int, int], None],
         most_tokens: int = -1,

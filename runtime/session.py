@@ -25,6 +25,7 @@ from edgedec.runtime.decoders.switch import SwitchDecoder
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
+from edgedec.runtime.grammar.reasoning import AnswerMasks, Reasoning
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.logprobs import LogprobsOf
 from edgedec.runtime.model_folder import open_model
@@ -365,6 +366,7 @@ class Session:
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
         grammar: Grammar | CompiledGrammar | None = None,
+        reasoning: Reasoning | None = None,
         sample: int = 0,
         dropped: int = 0,
         logprobs: int | None = None,
@@ -387,6 +389,7 @@ class Session:
             stop=stop,
             ignore_eos=ignore_eos,
             grammar=grammar,
+            reasoning=reasoning,
             sample=sample,
             dropped=dropped,
             logprobs=logprobs,
@@ -411,6 +414,7 @@ class Session:
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
         grammar: Grammar | CompiledGrammar | None = None,
+        reasoning: Reasoning | None = None,
         sample: int = 0,
         dropped: int = 0,
         logprobs: int | None = None,
@@ -436,6 +440,7 @@ class Session:
             ignore_eos: continue after an end token.
             grammar: grammar that the answer follows; it ends where the grammar allows nothing further. None: any text. One
                 that ``compile`` has returned serves one answer.
+            reasoning: the reasoning that the answer may begin with, after which ``grammar`` holds; None: none is looked for.
             sample: index of this text among several of one prompt and seed, which are drawn independently.
             dropped: number of tokens that a conversation has dropped before ``prompt``. Random numbers belong to positions
                 in the whole conversation, so that none is used twice.
@@ -469,9 +474,12 @@ class Session:
             prompt = self.encode(prompt)
         account = Account(lambda: self._counters, self._stream, lambda: self._key_counts)
         ends = () if ignore_eos else self.bundle.tokens.eos
-        constraint = None
+        rest = None
         if grammar is not None:
-            constraint = self._grammars.constraint(grammar, prompt_length=len(prompt), ends=ends)
+            rest = self._grammars.constraint(grammar, prompt_length=len(prompt), ends=ends)
+        constraint: AnswerMasks | None = rest
+        if reasoning is not None:
+            constraint = self._grammars.reasoning(reasoning, rest, prompt_length=len(prompt), ends=ends)
         ends = (*ends, *stop_tokens)
 
         def on_prefill(done: int, total: int) -> None:

@@ -14,8 +14,10 @@ _CHARACTERS = 1024  # characters of a required text that are encoded: its first 
 _BEFORE = "\n"  # some tokenizers begin a text with a blank; after a line break they do not
 
 
-def vocabulary(tokenizer: Tokenizer) -> LLTokenizer:
-    """Return the vocabulary of a tokenizer. The id after its last one stands for the end of a text.
+def vocabulary(tokenizer: Tokenizer) -> tuple[LLTokenizer, list[tuple[int, bytes]]]:
+    """Return the vocabulary of a tokenizer, and the tokens that may close a tag within: ``ReasoningTokens.closing``.
+
+    The id after its last one stands for the end of a text.
 
     Raises:
         UnsupportedError: the text of a token depends on the tokens around it.
@@ -23,7 +25,8 @@ def vocabulary(tokenizer: Tokenizer) -> LLTokenizer:
     wrapper = _Vocabulary(tokenizer)
     made = LLTokenizer(wrapper)
     wrapper.tokens = []  # the library has read them
-    return made
+    closing = [(token_id, raw) for token_id, raw in enumerate(wrapper._spelled) if raw.partition(b">")[2].strip()]
+    return made, closing
 
 
 class _Vocabulary(TokenizerWrapper):

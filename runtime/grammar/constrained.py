@@ -10,7 +10,8 @@ import numpy as np
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.drafting import alone, expanding
-from edgedec.runtime.grammar.constraint import Bools, Constraint
+from edgedec.runtime.grammar.constraint import Bools
+from edgedec.runtime.grammar.reasoning import AnswerMasks
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -32,7 +33,7 @@ _MOST_REMADE = 3  # matchers of an answer that were made again, after which noth
 _NOTHING = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
 
 
-def masked(constraint: Constraint) -> Processor:
+def masked(constraint: AnswerMasks) -> Processor:
     """Return a function from logits [V] and a text [t] to the logits without tokens that the grammar does not allow there.
 
     After a complete answer, which is not continued, it changes nothing. It keeps a row with a logit that is NaN or infinite,
@@ -42,6 +43,8 @@ def masked(constraint: Constraint) -> Processor:
     def logits_of(logits: F32, text: I32) -> F32:
         allowed = constraint.allowed(text)
         if allowed is None or not math.isfinite(logits.max(initial=-math.inf)):
+            return logits
+        if len(allowed) == len(logits) and allowed.all():
             return logits
         result = np.full(len(logits), -math.inf, np.float32)
         ids = np.flatnonzero(allowed[: len(logits)])
@@ -55,7 +58,7 @@ def masked(constraint: Constraint) -> Processor:
     return logits_of
 
 
-def constrained(processor: Processor, constraint: Constraint) -> Processor:
+def constrained(processor: Processor, constraint: AnswerMasks) -> Processor:
     """Return a processor that excludes tokens which the grammar does not allow, before all other steps.
 
     Verifiers, policies and drafters see the distributions that it returns.
@@ -74,7 +77,7 @@ class ConstrainedPolicy:
         constraint: the grammar of the answer.
     """
 
-    def __init__(self, policy: TreePolicy, constraint: Constraint) -> None:
+    def __init__(self, policy: TreePolicy, constraint: AnswerMasks) -> None:
         self.policy, self.constraint = policy, constraint
 
     def sizes(self, limits: Limits, accept: F32) -> Sequence[TreeSize]:
@@ -87,7 +90,7 @@ class ConstrainedPolicy:
 
 
 class _ConstrainedDraft:
-    def __init__(self, draft: Draft, constraint: Constraint) -> None:
+    def __init__(self, draft: Draft, constraint: AnswerMasks) -> None:
         self._draft, self._constraint = draft, constraint
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:

@@ -64,6 +64,10 @@ class RenderedText(str):
             unmarked=self.unmarked,
         )
 
+    def followed_by(self, text: str) -> RenderedText:
+        """Return the conversation with a further text of the template's."""
+        return RenderedText(self + text, self.masked + text, traced=self.traced, unmarked=self.unmarked)
+
 
 class OutsideText(str):
     """A text of letters, which compares as the text that it stands for."""

@@ -16,7 +16,7 @@ from typing import Protocol
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["TextStream", "token_bytes"]
+__all__ = ["TextStream", "incomplete_tail", "token_bytes"]
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _INCOMPLETE = re.compile(  # unlike this, Python's incremental decoder also waits after ED A0, which is always invalid
@@ -169,7 +169,7 @@ class _ByteLevel:
                 self._known.clear()
             raw = self._known[token_id] = self.bytes_of(token_id)
         raw = self._incomplete + raw
-        whole = len(raw) - _incomplete_tail(raw)
+        whole = len(raw) - incomplete_tail(raw)
         self._incomplete = raw[whole:]
         return raw[:whole].decode(errors="replace")
 
@@ -220,7 +220,7 @@ class _TokenByToken:
         self._prompt_bytes = len(self._run)
 
     def finish(self) -> str:
-        incomplete = _incomplete_tail(self._run_bytes())
+        incomplete = incomplete_tail(self._run_bytes())
         del self._run[len(self._run) - incomplete :]
         return self._close_run()
 
@@ -247,7 +247,7 @@ class _TokenByToken:
         try:
             raw.decode()
             # Omit whole characters of the prompt. A character that is split at its end belongs to the answer.
-            omitted = len(self._added(run[: prompt - _incomplete_tail(raw[:prompt])]))
+            omitted = len(self._added(run[: prompt - incomplete_tail(raw[:prompt])]))
         except UnicodeDecodeError:
             omitted = prompt  # each byte becomes one U+FFFD
         text = self._added(run)[omitted:]
@@ -269,7 +269,7 @@ class _TokenByToken:
             self._anchor = self._anchor + segment
 
 
-def _incomplete_tail(raw: bytes) -> int:
+def incomplete_tail(raw: bytes) -> int:
     """Return the number of bytes at the end, 0 to 3, that begin an incomplete UTF-8 character."""
     if not raw or raw[-1] < 0x80:  # the usual case, ASCII
         return 0
