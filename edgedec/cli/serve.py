@@ -147,6 +147,26 @@ def serve(
         ),
     ] = None,
     sanitize_control_tokens: SanitizeControlTokens = True,
+    reasoning: Annotated[
+        str,
+        option(
+            "--reasoning",
+            metavar="on|off|auto",
+            help="Let models with reasoning think before they answer; auto: as the chat template does by itself.",
+        ),
+    ] = "auto",
+    reasoning_budget: Annotated[
+        int,
+        option("--reasoning-budget", metavar="N", help="Tokens of reasoning, then it is closed; -1: any number."),
+    ] = -1,
+    reasoning_format: Annotated[
+        str,
+        option(
+            "--reasoning-format",
+            metavar="NAME",
+            help="deepseek: reasoning in reasoning_content; none: in the content; auto: deepseek if the model has the tags.",
+        ),
+    ] = "auto",
     no_slots: Annotated[bool, option("--no-slots", help="Do not answer /slots.")] = False,
     no_metrics: Annotated[bool, option("--no-metrics", help="Do not answer /metrics.")] = False,
     no_ui: Annotated[bool, option("--no-ui", "--no-webui", help="Do not serve the page for chats.")] = False,
@@ -176,6 +196,7 @@ def serve(
     """
     _check_packages()
     from edgedec.memory import parse_bytes
+    from edgedec.runtime.server.reasoning import ReasoningSettings
     from edgedec.runtime.server.settings import ServerSettings
     from edgedec.runtime.server.systemd import Notifier
 
@@ -199,6 +220,7 @@ def serve(
         shows_metrics=not no_metrics,
         has_page=not no_ui,
         sanitize=sanitize_control_tokens,
+        reasoning=ReasoningSettings(mode=reasoning, format=reasoning_format, budget=reasoning_budget),
         web=web,
         about=ABOUT.get(run.model, ""),
         examples=EXAMPLES if run.model in ABOUT else (),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from edgedec import __version__
 from edgedec.runtime.answer import StopReason
+from edgedec.runtime.grammar.reasoning import Reasoning, reasoning_tokens
 from edgedec.runtime.grammar.tool_calls import ToolCallDelta, ToolCallParser
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.server.conversations import ConversationRequest
@@ -23,6 +24,7 @@ from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
 from edgedec.runtime.server.tool_messages import template_calls
 from edgedec.runtime.text.provenance import OutsideMessage
+from edgedec.runtime.text.reasoning import ReasoningSplitter, Thought
 
 __all__ = ["FINGERPRINT", "ChatReply", "Usage", "finish_reason", "template_messages"]
 
@@ -74,25 +76,31 @@ class Usage:
         prompt_tokens: tokens of the prompts; a prompt of several texts counts once.
         cached_tokens: number of them that the cache still held for the first text.
         completion_tokens: tokens of all texts.
+        reasoning_tokens: number of them that are reasoning; None: nothing is known of reasoning.
     """
 
     prompt_tokens: int
     cached_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int | None = None
 
-    def add(self, event: TextEnd) -> None:
-        """Add the tokens of a text."""
+    def add(self, event: TextEnd, reasoning: int | None = None) -> None:
+        """Add the tokens of a text, of which ``reasoning`` are reasoning."""
         self.completion_tokens += len(event.answer.tokens)
+        if reasoning is not None:
+            self.reasoning_tokens = (self.reasoning_tokens or 0) + reasoning
         if event.index == 0:
             self.cached_tokens = event.answer.timings.prompt_kept
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts in OpenAI's form."""
+        known = self.reasoning_tokens is not None
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            **({"completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens}} if known else {}),
         }
 
 
@@ -108,6 +116,8 @@ class ChatReply:
         include_usage: end a stream with a chunk of token counts.
         top: number of likeliest tokens to report; None: no log-probabilities.
         has_tools: True if the texts may have calls of tools.
+        reasoning: reasoning that the texts may begin with; None: they have none.
+        is_apart: reasoning is no part of the content.
         verbose: makes the member ``__verbose``; None: the answer has none.
     """
 
@@ -119,12 +129,15 @@ class ChatReply:
     include_usage: bool
     top: int | None = None
     has_tools: bool = False
+    reasoning: Reasoning | None = None
+    is_apart: bool = False
     verbose: NativeReply | None = None
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
     _ends: dict[int, TextEnd] = field(default_factory=dict)
     _logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     _parsers: dict[int, ToolCallParser] = field(default_factory=dict)
+    _splitters: dict[int, ReasoningSplitter] = field(default_factory=dict)
     _pending: dict[int, list[TokenLogprobs]] = field(default_factory=dict)  # not sent yet, for want of a chunk
 
     def opening(self) -> Iterator[Chunk]:
@@ -138,8 +151,7 @@ class ChatReply:
 
     def part(self, event: TextPart) -> Iterator[Chunk]:
         """Yield the chunks of a part: one of text, or those of calls."""
-        parts = self._parser(event.index).feed(event.text) if self.has_tools else [event.text]
-        for chunk in self._deltas(event.index, parts, event.logprobs):
+        for chunk in self._deltas(event.index, self._divided(event.index, event.text), event.logprobs):
             guessed = {"guessed": True} if event.guessed else {}
             timings = {} if event.progress is None else {"timings": event.progress.timings_json()}
             yield {**chunk, **guessed, **timings}
@@ -147,14 +159,34 @@ class ChatReply:
     def _parser(self, index: int) -> ToolCallParser:
         return self._parsers.setdefault(index, ToolCallParser())
 
+    def _splitter(self, index: int) -> ReasoningSplitter:
+        if index not in self._splitters:
+            divided = self.reasoning if self.is_apart else None
+            self._splitters[index] = ReasoningSplitter("after" if divided is None else divided.place)
+        return self._splitters[index]
+
+    def _divided(self, index: int, text: str | None) -> Iterator[str | ToolCallDelta]:
+        """Yield the parts that a further text completes, or those that were held back, if it is None."""
+        splitter = self._splitter(index)
+        for part in splitter.finish() if text is None else splitter.feed(text):
+            if self.has_tools and not isinstance(part, Thought):
+                yield from self._parser(index).feed(part)
+            else:
+                yield part
+        if text is None and self.has_tools:
+            yield from self._parser(index).finish()
+
     def _deltas(
-        self, index: int, parts: Sequence[str | ToolCallDelta], logprobs: Sequence[TokenLogprobs]
+        self, index: int, parts: Iterable[str | ToolCallDelta], logprobs: Sequence[TokenLogprobs]
     ) -> Iterator[Chunk]:
         """Yield a chunk for each part; the first one has the log-probabilities that none had so far."""
         self._logprobs.setdefault(index, []).extend(logprobs)
         self._pending.setdefault(index, []).extend(logprobs)
         for part in parts:
-            delta = {"content": part} if isinstance(part, str) else {"tool_calls": [part.as_json()]}
+            if isinstance(part, ToolCallDelta):
+                delta: dict[str, Any] = {"tool_calls": [part.as_json()]}
+            else:
+                delta = {"reasoning_content" if isinstance(part, Thought) else "content": part}
             shown, self._pending[index] = self._shown(self._pending[index]), []
             yield self._chunk([self._choice(index, delta, logprobs=shown)])
 
@@ -164,8 +196,10 @@ class ChatReply:
         rest = (
             event.logprobs[:-1] if event.answer.stop_reason == "eos" else event.logprobs
         )  # an end token has no content
-        yield from self._deltas(event.index, self._parser(event.index).finish() if self.has_tools else [], rest)
-        self.usage.add(event)
+        yield from self._deltas(event.index, self._divided(event.index, None), rest)
+        if thoughts := self._only_thoughts(event):
+            yield from self._deltas(event.index, [thoughts], [])
+        self.usage.add(event, self._reasoning_tokens(event))
         reason = self._reason(event)
         pending = self._pending[event.index]
         logprobs = self._shown(pending) if pending else None
@@ -196,9 +230,24 @@ class ChatReply:
     def _verbose(self, end: TextEnd) -> dict[str, Any]:
         return {} if self.verbose is None else {"__verbose": self.verbose.described(end)}
 
+    def _only_thoughts(self, end: TextEnd) -> str:
+        """Return the content of a text that has ended by itself within its reasoning; empty for others."""
+        splitter = self._splitter(end.index)
+        by_itself = splitter.within and finish_reason(end.answer.stop_reason) == "stop"
+        return str(splitter.reasoning) if by_itself else ""
+
+    def _reasoning_tokens(self, end: TextEnd) -> int | None:
+        if self.reasoning is None:
+            return None
+        return reasoning_tokens(end.answer.tokens, self.reasoning.place, self.text.token_bytes)
+
     def _message(self, end: TextEnd) -> dict[str, Any]:
         more = {} if self.choices == 1 else {"timings": timings_json(end.answer.timings)}
-        message: dict[str, Any] = {"role": "assistant", "content": end.answer.text, "refusal": None}
+        splitter = self._splitter(end.index)
+        content = splitter.content or self._only_thoughts(end)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if splitter.reasoning:
+            message["reasoning_content"] = splitter.reasoning
         if self.has_tools and (calls := self._parser(end.index).calls):
             message["content"] = self._parser(end.index).content or None
             message["tool_calls"] = [call.as_json() for call in calls]

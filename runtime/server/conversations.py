@@ -7,8 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.reasoning import ReasoningFields
 from edgedec.runtime.server.request_body import OF_OTHER_SERVERS, RequestBody
 from edgedec.runtime.text.contents import content_text
+from edgedec.runtime.text.reasoning import BEGIN, END, ReasoningPlace
 
 __all__ = [
     "AllowedChoice",
@@ -203,46 +205,14 @@ class ChatMessage(RequestBody):
         return self.content if isinstance(self.content, str) else content_text(self.parts, separator)
 
 
-class ReasoningOptions(RequestBody):
-    """OpenRouter's options of reasoning, and those that Anthropic calls ``thinking``."""
-
-    ignored: ClassVar[frozenset[str]] = frozenset(
-        ["max_tokens", "exclude", "summary", "generate_summary", "budget_tokens", "display", "clear_thinking"]
-    )
-    effort: str | None = None
-    enabled: bool | None = None
-    type: Literal["enabled", "disabled", "adaptive"] | None = None
-
-    @property
-    def wanted(self) -> bool | None:
-        """True if the model is to think, False if it is not; None if the options do not say."""
-        return self.enabled if self.type is None else self.type != "disabled"
-
-
-class ConversationRequest(RequestBody):
+class ConversationRequest(ReasoningFields):
     """The fields from which the prompt of a conversation is made."""
 
     ignored: ClassVar[frozenset[str]] = OF_OTHER_SERVERS
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES, fail_fast=True)]
     tools: Annotated[list[ToolDefinition], Field(max_length=TOOLS, fail_fast=True)] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
-    reasoning: ReasoningOptions | None = None
-    thinking: ReasoningOptions | None = None
-    enable_thinking: bool | None = None
-    think: bool | None = None  # ollama's name
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """Further names for the template: ``reasoning_effort``, ``enable_thinking``, and ``chat_template_kwargs``."""
-        options = [one for one in (self.reasoning, self.thinking) if one is not None]
-        efforts = [self.reasoning_effort, *(one.effort for one in options)]
-        wishes = [self.enable_thinking, self.think, *(one.wanted for one in options)]
-        names: dict[str, list[Any]] = {"reasoning_effort": efforts, "enable_thinking": wishes}
-        chosen = {name: next((one for one in values if one is not None), None) for name, values in names.items()}
-        return {name: one for name, one in chosen.items() if one is not None} | (self.chat_template_kwargs or {})
 
     @property
     def ending(self) -> PromptEnding:
@@ -279,3 +249,10 @@ class ConversationRequest(RequestBody):
                 )
             return "open"
         return "closed" if self.add_generation_prompt is False else "answer"
+
+    @property
+    def continued_place(self) -> ReasoningPlace | None:
+        """Place at which an answer that continues the last message begins; None if the prompt has to tell."""
+        if self.ending != "open" or not (content := self.messages[-1].joined("").strip()):
+            return None
+        return "within" if content.startswith(BEGIN) and END not in content else "after"

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.grammar.reasoning import Reasoning
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
@@ -57,11 +58,16 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
     async def answered_chat(body: ChatRequest, request: Request, translate: Translate | None = None) -> Response:
         """Answer a chat, in the form that ``translate`` makes of a chat's."""
         top, usage_asked, tools = body.top, body.include_usage, tool_use(body)
-        encode = _chat_encoder(body, tools, sanitize=settings.sanitize)
+        encode, continued = _chat_encoder(body, tools, settings), body.continued_place
         grammar = await _grammar(service, body, tools)
         note_ignored(*(grammar.ignored if grammar else ()))
 
+        def reasoning(text: ModelText, ids: I32) -> Reasoning | None:
+            place = continued or text.reasoning_place(ids)
+            return settings.reasoning.of_answer(body, place, has_tags=text.has_reasoning_tags)
+
         def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
+            is_apart = settings.reasoning.is_shown_apart(body, has_tags=text.has_reasoning_tags)
             chat = ChatReply(
                 model=settings.model_name,
                 text=text,
@@ -70,12 +76,14 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 include_usage=usage_asked,
                 top=top,
                 has_tools=tools is not None,
+                reasoning=requests[0].reasoning,
+                is_apart=is_apart,
                 verbose=native if body.verbose else None,
             )
             return chat if translate is None else translate(chat, native)
 
         options = TextRequest(prompt=_NO_IDS, n_predict=-1, sampling=settings.sampling, grammar=grammar, logprobs=top)
-        return await answered(body, request, [encode], options, reply, param="messages")
+        return await answered(body, request, [encode], options, reply, reasoning, param="messages")
 
     @router.post("/v1/chat/completions/input_tokens")
     @router.post("/chat/completions/input_tokens", include_in_schema=False)
@@ -85,7 +93,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
 
     async def counted_chat(body: ChatRequest) -> int:
         """Return the number of tokens of a conversation's prompt."""
-        encode = _chat_encoder(body, tool_use(body), sanitize=settings.sanitize)
+        encode = _chat_encoder(body, tool_use(body), settings)
         async with service.text() as text:
             return len(await service.convert(prompt_bytes(text.longest_prompt), encode, text))
 
@@ -162,7 +170,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         longest = max(
             (text_bytes(piece) for prompt in prompts for piece in prompt if isinstance(piece, str)), default=0
         )
-        return await answered(body, request, encoders, options, reply, param="prompt", converted=longest)
+        return await answered(body, request, encoders, options, reply, _no_reasoning, param="prompt", converted=longest)
 
     async def answered(
         body: TextOptionsRequest,
@@ -170,6 +178,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         encoders: Sequence[Callable[[ModelText], I32]],
         options: TextRequest,
         reply: _MakeReply,
+        reasoning: Callable[[ModelText, I32], Reasoning | None],
         *,
         param: str,
         converted: int | None = None,
@@ -182,6 +191,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             encoders: return the ids of each prompt.
             options: the members of ``TextRequest`` that are not among the fields of ``body``.
             reply: makes the form of the answers.
+            reasoning: returns the reasoning that the answer to a prompt, int32 [n], may begin with.
             param: name of the field with the prompts.
             converted: ``text_bytes`` of the longest prompt; None: that of the whole body, within the context.
         """
@@ -206,7 +216,11 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 reports_timings=stream and bool(body.timings_per_token),
             )
             # The first prompt's texts, the second prompt's, and so on.
-            requests = [replace(first, prompt=ids, sample=sample) for ids in prompts for sample in range(body.choices)]
+            requests = [
+                replace(first, prompt=ids, sample=sample, reasoning=reasoning(text, ids))
+                for ids in prompts
+                for sample in range(body.choices)
+            ]
             native = NativeReply(
                 model=settings.model_name,
                 text=text,
@@ -262,12 +276,19 @@ def _sampling(body: SamplingRequest, text: ModelText, defaults: SamplingConfig) 
         raise from_edgedec(error, param=str(error).partition(" ")[0]) from error
 
 
-def _chat_encoder(body: ChatRequest, tools: ToolUse | None, *, sanitize: bool) -> Callable[[ModelText], I32]:
+def _chat_encoder(body: ChatRequest, tools: ToolUse | None, settings: ServerSettings) -> Callable[[ModelText], I32]:
     """Return a function that returns the ids of a conversation."""
-    messages, ending = template_messages(body, sanitize=sanitize), body.ending
+    messages, ending, names = template_messages(body, sanitize=settings.sanitize), body.ending, body.names
     return lambda text: text.encode_chat(
-        messages, tools=tools.definitions if tools else None, names=body.names, ending=ending
+        messages,
+        tools=tools.definitions if tools else None,
+        names=settings.reasoning.names(text.chat_template, names),
+        ending=ending,
     )
+
+
+def _no_reasoning(text: ModelText, ids: I32) -> None:
+    """Return nothing: plain texts have no reasoning."""
 
 
 def _prompt_ids(text: ModelText, prompt: str | list[int]) -> I32:

@@ -126,7 +126,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
                 text.render_chat,
                 messages,
                 tools=tools,
-                names=body.names,
+                names=settings.reasoning.names(text.chat_template, body.names),
                 ending=body.ending,
             )
             return {"prompt": text.without_bos(prompt)}

@@ -18,6 +18,7 @@ from edgedec.runtime.server.tool_messages import as_plain_text, knows_tools
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.contents import content_text
 from edgedec.runtime.text.provenance import OutsideMessage, RenderedText
+from edgedec.runtime.text.reasoning import BEGIN, END, ReasoningPlace, reasoning_place
 from edgedec.runtime.text.stream import TextStream, token_bytes
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = ["ModelFacts", "ModelText"]
 
 _REMEMBERED = 4096  # tokens whose bytes are cached
 _CHARACTER_BYTES = 4  # bytes of a character in UTF-8, at most
+_TAG_TOKENS = 24  # tokens of a tag with blanks after it, at most
 _CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average, as in ``Session.may_fit``
 # Names that a template gets from the server and that a request may not replace.
 _OWN_NAMES = frozenset(["messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "template"])
@@ -76,6 +78,7 @@ class ModelText:
         bos, eos: spelling of the tokens that begin and end a text; empty if there is none.
         drafter: name of the drafter.
         planned_bytes: memory that the plan charges.
+        has_reasoning_tags: True if the template, or the tokenizer, has the tags of reasoning.
     """
 
     def __init__(self, session: Session, chat_template: str | None = None) -> None:
@@ -90,6 +93,8 @@ class ModelText:
         self.eos = self._spelling(tokens.eos[0] if tokens.eos else None)
         self.drafter = session.run.spec.drafter_name
         self.planned_bytes = session.run.plan.total_bytes
+        own = self.chat_template or ""
+        self.has_reasoning_tags = BEGIN in own or END in own or session.tokenizer.id_of(END) is not None
 
     @property
     def facts(self) -> ModelFacts:
@@ -159,7 +164,8 @@ class ModelText:
         Parameters:
             messages: JSON data, each with ``role`` and ``content``.
             tools: JSON data of the functions that the model may call; None: none.
-            names: further names for the template.
+            names: further names for the template. If ``enable_thinking`` is false among them, reasoning that the template
+                opens in an answer nevertheless is closed.
             ending: the end of the text; with ``open`` it ends with the content of the last message, to its last space.
 
         Raises:
@@ -209,7 +215,14 @@ class ModelText:
                 param="continue_final_message",
                 code="chat_template_refused",
             )
-        return _between(text, 0, text.index(mark)) if mark else text
+        if mark:
+            return _between(text, 0, text.index(mark))
+        is_open = ending == "answer" and reasoning_place(text) == "within"
+        return _closed(text) if is_open and (names or {}).get("enable_thinking") is False else text
+
+    def reasoning_place(self, ids: I32) -> ReasoningPlace:
+        """Return the place at which the answer to a prompt, int32 [n], begins."""
+        return reasoning_place(self.spelled(ids[-_TAG_TOKENS:]))
 
     def without_bos(self, text: str) -> str:
         """Return a rendered conversation as a plain prompt, to which ``encode`` adds the token that begins a text."""
@@ -290,6 +303,13 @@ class ModelText:
         if not len(ids):
             raise ApiError(400, f"{param}: the tokenizer makes no token of the prompt", param=param)
         return ids
+
+
+def _closed(text: str) -> str:
+    """Return a prompt that ends with the tag that opens reasoning, with its end, as Qwen3's template writes it."""
+    lines = min(2, len(text) - len(text.rstrip("\n")))
+    rest = "\n" * (2 - lines) + f"{END}\n\n"
+    return text.followed_by(rest) if isinstance(text, RenderedText) else text + rest
 
 
 def _between(text: str, start: int, stop: int) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from edgedec.runtime.server.conversations import ConversationRequest, ToolChoice
 from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.reasoning import ReasoningLimits
 from edgedec.runtime.server.request_body import Count, RequestBody, TokenIds
 from edgedec.runtime.server.text_options import TextOptionsRequest
 
@@ -45,7 +46,7 @@ class ResponseFormat(RequestBody):
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None  # llama.cpp's, for json_object
 
 
-class ChatRequest(ConversationRequest, TextOptionsRequest):
+class ChatRequest(ConversationRequest, ReasoningLimits, TextOptionsRequest):
     """The body of ``/v1/chat/completions``."""
 
     unsupported: ClassVar[dict[str, str]] = {

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from edgedec.errors import UsageError
 from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.server.reasoning import ReasoningSettings
 
 __all__ = ["LOCAL_ORIGINS", "ServerSettings", "is_local_origin", "is_loopback"]
 
@@ -39,6 +40,7 @@ class ServerSettings:
         n_predict: maximum number of tokens for a request that does not set it; -1: until the context is full.
         shows_slots, shows_metrics, has_page: answer ``/slots``, ``/metrics`` and the page for chats.
         sanitize: control tokens in messages are text; False: only those in results of tools are.
+        reasoning: settings of the reasoning in chats.
         web: folder of a site that is served at ``/web/``; None: there is none.
         about: description of the model that ends a sentence; empty: not known.
         examples: first messages that it can answer.
@@ -66,6 +68,7 @@ class ServerSettings:
     shows_metrics: bool = True
     has_page: bool = True
     sanitize: bool = True
+    reasoning: ReasoningSettings = field(default_factory=ReasoningSettings)
     web: Path | None = None
     about: str = ""
     examples: tuple[str, ...] = ()

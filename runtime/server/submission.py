@@ -12,6 +12,7 @@ from typing import Self
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.engine.ledger import Reservation
 from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.grammar.reasoning import Reasoning
 from edgedec.runtime.logprobs import LogprobsOf, TokenLogprobs
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
@@ -36,6 +37,7 @@ class TextRequest:
         stop: strings that end the answer.
         ignore_eos: continue after an end token.
         grammar: grammar that the answer follows; None: any text.
+        reasoning: reasoning that the answer may begin with; None: none is looked for.
         sample: index of this text among several of one prompt and seed.
         logprobs: number of likeliest tokens to report with each token's log-probability; None reports none.
         prompt_logprobs: True to report the prompt's tokens as well, which reads all of it again.
@@ -53,6 +55,7 @@ class TextRequest:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     grammar: Grammar | None = None
+    reasoning: Reasoning | None = None
     sample: int = 0
     logprobs: int | None = None
     prompt_logprobs: bool = False

@@ -125,6 +125,7 @@ class RunningTexts:
                 stop=request.stop,
                 ignore_eos=request.ignore_eos,
                 grammar=grammar,
+                reasoning=request.reasoning,
                 sample=request.sample,
                 logprobs=request.logprobs,
                 prompt_logprobs=request.prompt_logprobs,

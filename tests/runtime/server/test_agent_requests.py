@@ -80,6 +80,7 @@ def test_messages_as_clients_send_them(shown: Served, message: dict[str, Any], e
     [
         ({}, ("", "")),
         ({"reasoning_effort": "high"}, ("high", "")),
+        ({"reasoning_effort": "none"}, ("", "False")),
         ({"reasoning": {"effort": "low", "exclude": True}}, ("low", "")),
         ({"reasoning": {"enabled": False}}, ("", "False")),
         ({"thinking": {"type": "enabled", "budget_tokens": 10}}, ("", "True")),
@@ -110,7 +111,8 @@ TOOL = {"type": "function", "function": {"name": "f", "description": "", "parame
             {"tools": [{**TOOL, "cache_control": {"type": "ephemeral"}}], "tool_choice": {"type": "auto"}},
             "cache_control",
         ),
-        ({"reasoning": {"effort": "low", "max_tokens": 9}}, "max_tokens"),
+        ({"reasoning": {"effort": "low", "exclude": True}}, "exclude"),
+        ({"reasoning": {"effort": "low", "max_tokens": 9}}, "reasoning.max_tokens"),
     ],
 )
 def test_fields_that_ask_for_nothing_are_taken_and_named(

@@ -113,6 +113,7 @@ class ScriptedSession:
         self.scheduler = SimpleNamespace(step=self.step, engine=SimpleNamespace(passes=0))
         self.tokenizer = SimpleNamespace(
             token_of=lambda token: f"<{token}>",
+            id_of=lambda token: None,
             encode=lambda text, add_special=True: np.arange(len(text.split()), dtype=np.int32),
             encode_rendered=lambda text: np.arange(len(text.split()), dtype=np.int32),
             decode=lambda ids: " ".join(f"<{token}>" for token in ids),
