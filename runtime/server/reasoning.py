@@ -16,7 +16,7 @@ from edgedec.runtime.grammar.reasoning import Reasoning
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.ignored_fields import note_ignored
 from edgedec.runtime.server.request_body import Count, RequestBody
-from edgedec.runtime.text.reasoning import BEGIN, END, ReasoningPlace
+from edgedec.runtime.text.reasoning import ReasoningPlace
 
 __all__ = ["ReasoningFields", "ReasoningLimits", "ReasoningSettings"]
 
@@ -25,6 +25,7 @@ Format = Literal["auto", "deepseek", "none"]
 _NAME = "enable_thinking"
 # A template with one of these says itself what holds without the name.
 _HAS_DEFAULT = re.compile(rf"{_NAME}\s+is\s+(not\s+)?defined|{_NAME}\s*\|\s*default")
+_TAG = re.compile(r"think(ing)?\|?[>\]]", re.IGNORECASE)  # the end of a tag: </think>, [/THINK], <|END_THINKING|>
 _BUDGETS = (
     *("reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_budget"),
     "thinking_token_budget",
@@ -137,8 +138,8 @@ class ReasoningSettings:
         if self.mode != "auto":
             return {_NAME: self.mode == "on", **asked}
         source = template or ""
-        is_left_out = _NAME in source and not _HAS_DEFAULT.search(source) and (BEGIN in source or END in source)
-        return {**({_NAME: True} if is_left_out else {}), **asked}
+        is_missed = _NAME in source and _TAG.search(source) and not _HAS_DEFAULT.search(source)
+        return {**({_NAME: True} if is_missed else {}), **asked}
 
     def is_shown_apart(self, body: ReasoningLimits, *, has_tags: bool) -> bool:
         """Return True if reasoning is to be divided from the content of an answer."""

@@ -15,6 +15,7 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.text.control_tokens import ControlTokens
 from edgedec.runtime.text.provenance import RenderedText
+from edgedec.runtime.text.reasoning import BEGIN, END
 
 __all__ = ["Tokenizer", "check_unicode"]
 
@@ -60,7 +61,9 @@ class Tokenizer:
         self._hf.no_truncation()
         self._hf.no_padding()
         added = self._hf.get_added_tokens_decoder().values()
-        self._special = frozenset(token.content for token in added if token.special)
+        special = frozenset(token.content for token in added if token.special)
+        self._special = special - {BEGIN, END}  # some tokenizers call these special, but they divide a text
+        self._has_special_tags = len(self._special) < len(special)
         decoder = self._hf.decoder
         self.decoder: Mapping[str, Any] | None = None if decoder is None else json.loads(decoder.__getstate__())
         self.known_bytes: dict[int, bytes] = {}
@@ -122,7 +125,9 @@ class Tokenizer:
         return ControlTokens(self._hf)
 
     def decode(self, ids: Sequence[int] | I32) -> str:
-        """Return the text of ``ids``, without special tokens and ids that have no token."""
+        """Return the text of ``ids``, without special tokens and ids that have no token, but with the tags of reasoning."""
+        if self._has_special_tags:
+            return str(self._hf.decode([int(i) for i in ids if not self.is_special(int(i))], skip_special_tokens=False))
         return str(self._hf.decode([int(i) for i in ids], skip_special_tokens=True))
 
     def id_of(self, token: str) -> int | None:

@@ -230,6 +230,23 @@ def test_the_switch(session: Session, template: str, mode: Any) -> None:
         assert prompt.masked.endswith(f"<|assistant|>{end}")
 
 
+@pytest.mark.parametrize(
+    ("template", "names"),
+    [
+        ("{% if not enable_thinking %}<|START_THINKING|><|END_THINKING|>{% endif %}", {"enable_thinking": True}),
+        ("{% if not enable_thinking %}[THINK][/THINK]{% endif %}", {"enable_thinking": True}),
+        ("{% if not (enable_thinking | default(true)) %}</think>{% endif %}", {}),
+        ("{% if enable_thinking is not defined %}</think>{% endif %}", {}),
+        ("{{ enable_thinking }}", {}),
+        ("</think>", {}),
+        (None, {}),
+    ],
+)
+def test_a_template_that_needs_the_switch_gets_it(template: str | None, names: dict[str, bool]) -> None:
+    assert ReasoningSettings().names(template, {}) == names
+    assert ReasoningSettings().names(template, {"a": 1}) == names | {"a": 1}
+
+
 def test_the_switch_is_that_of_all_endpoints() -> None:
     with serving(open_demo, chat_template=ALWAYS, reasoning=ReasoningSettings(mode="off")) as server:
         prompt = server.post("/apply-template", messages=[USER]).json()["prompt"]

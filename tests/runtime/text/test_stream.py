@@ -28,7 +28,7 @@ def byte_level() -> Tokenizer:
     vocab |= {"".join(byte_of[bytes([b])] for b in raw): 256 + i for i, raw in enumerate(spelled)}
     tokenizer = HfTokenizer(models.BPE(vocab, []))
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<s>")])
+    tokenizer.add_special_tokens([AddedToken(text) for text in ("<s>", "<think>", "</think>")])
     tokenizer.add_tokens([AddedToken("→ tool")])
     return Tokenizer(tokenizer.to_str())
 
@@ -56,7 +56,7 @@ def byte_fallback(strip: bool = True) -> Tokenizer:
     tokenizer = HfTokenizer(models.BPE(vocab, [], byte_fallback=True))
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strip else steps)
-    tokenizer.add_special_tokens([AddedToken("<s>")])
+    tokenizer.add_special_tokens([AddedToken(text) for text in ("<s>", "<think>", "</think>")])
     tokenizer.add_tokens([AddedToken("→ tool")])
     return Tokenizer(tokenizer.to_str())
 
@@ -131,6 +131,18 @@ def expected(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
             break
         run.insert(0, i)
     return tokenizer.decode(visible[: len(visible) - cut_off(bytes(run))])
+
+
+@pytest.mark.parametrize("name", ["byte-level", "byte-fallback"])
+def test_tags_of_reasoning_are_text_even_if_the_tokenizer_calls_them_special(name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    names = ["<s>", "<think>", "a", "</think>", "a"] if name == "byte-fallback" else ["<s>", "<think>", "</think>"]
+    ids = [one for text in names if (one := tokenizer.id_of(text)) is not None]
+    text = "".join(names).removeprefix("<s>")
+    assert len(ids) == len(names)
+    assert tokenizer.decode(ids) == text
+    assert stream_all(tokenizer, ids) == text
+    assert b"".join(token_bytes(tokenizer, ids)).decode() == text
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
