@@ -28,7 +28,7 @@ _STOP_TYPES = {"eos": "eos", "stop": "word", "grammar": "eos"}
 
 
 def generation_settings(config: SamplingConfig, *, n_predict: int, stop: Sequence[str]) -> dict[str, Any]:
-    """Return the options of a text as JSON data, under llama.cpp's names.
+    """Return the options of a text as JSON data, under llama.cpp's names. The bias of a forbidden token is false.
 
     Parameters:
         config: the sampling options.
@@ -36,7 +36,7 @@ def generation_settings(config: SamplingConfig, *, n_predict: int, stop: Sequenc
         stop: strings that end the text.
     """
     values = {name: getattr(config, name) for name in _SETTINGS}
-    biases = [{"token": token, "bias": bias} for token, bias in config.logit_bias]
+    biases = [{"token": token, "bias": False if bias == -math.inf else bias} for token, bias in config.logit_bias]
     return {"n_predict": n_predict, **values, "logit_bias": biases, "stop": list(stop)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,19 @@ def test_a_request_without_options_has_those_of_the_server(preset: Served, sessi
     shown = preset.client.get("/props").json()["default_generation_settings"]["params"]
     assert (shown["seed"], shown["top_k"], shown["temperature"], shown["n_predict"]) == (42, 7, 1.0, 9)
     assert shown["logit_bias"] == [{"token": 262, "bias": -3.0}]
+
+
+def test_a_token_that_the_server_forbids_is_shown_in_json() -> None:
+    """JSON has no infinity, with which ``--logit-bias`` forbids a token."""
+    with serving(open_demo, sampling=SamplingConfig(temperature=0, logit_bias=((1, -math.inf),))) as server:
+        response = server.post("/completion", prompt=PROMPT, n_predict=2)
+        assert response.status_code == 200, response.text
+        forbidden = [{"token": 1, "bias": False}]
+        assert response.json()["generation_settings"]["logit_bias"] == forbidden
+        shown = server.client.get("/props").json()["default_generation_settings"]["params"]
+        assert shown["logit_bias"] == forbidden
+        body = {"messages": SYSTEM[1:], "max_tokens": 1, "verbose": True}
+        assert server.post("/v1/chat/completions", **body).status_code == 200
 
 
 @pytest.mark.thorough
