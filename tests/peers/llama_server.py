@@ -1,8 +1,7 @@
 """Start ``edgedec serve`` with the options of llama.cpp's ``llama-server``, for llama.cpp's own tests of its server.
 
 The tests name small models of a hub. Those that only need a text get the embedded model instead, with the chat template
-``chatml``, which llama-server takes for these models because they have none. It also stands in for the templates of other
-models, which are not among the sources that the tests are run from. An option without a counterpart is ignored if
+``chatml``, which llama-server takes for these models because they have none. An option without a counterpart is ignored if
 most tests do not depend on it, and is refused otherwise, so that a test that needs it fails.
 
     python -m tests.peers.llama_server --port 8080 --hf-repo ggml-org/test-model-stories260K --ctx-size 512 --parallel 2
@@ -13,13 +12,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from edgedec.errors import UsageError
 
 __all__ = ["serve_arguments"]
 
 CONTEXT = 1024  # tokens; the limit of the embedded model
+# The embedded model ends its stories, and the models that it stands in for go on; so its end token is forbidden.
+ENDLESS = ("--logit-bias", "1-inf")
 # Models of a hub that the embedded one stands in for; None is a server that would load models on request.
 _REPLACED = ("ggml-org/test-model-stories260K", "ggml-org/stories15M_MOE", None)
 # Options with the same meaning here, with their name here.
@@ -34,18 +34,21 @@ _SAME = {
     "--temp": "--temp",
     "--seed": "--seed",
     "--n-predict": "--n-predict",
+    "--reasoning": "--reasoning",
+    "--reasoning-format": "--reasoning-format",
+    "--chat-template-file": "--chat-template-file",
 }
 # Flags with the same meaning here, with their name here.
 _SAME_FLAGS = {"--no-slots": "--no-slots", "--no-ui": "--no-ui"}
 # Options that are read below, with a value.
 _READ = (
     *("--hf-repo", "--ctx-size", "--parallel", "--cors-origins", "--spec-type", "--model-draft"),
-    *("--chat-template", "--chat-template-file"),
+    "--chat-template",
 )
 # Options without effect: with a value, and without one. Sizes of batches are the server's own.
 _IGNORED = (
     *("--hf-file", "--batch-size", "--ubatch-size", "--n-gpu-layers", "-fa"),
-    *("--reasoning-format", "--reasoning", "--spec-draft-n-min", "--cache-ram"),
+    *("--spec-draft-n-min", "--cache-ram"),
 )
 _IGNORED_FLAGS = ("--offline", "--cont-batching", "--slots", "--verbose", "--jinja", "--no-jinja", "--no-mmproj")
 _FLAGS = (*_IGNORED_FLAGS, *_SAME_FLAGS, "--kv-unified", "--metrics", "--backend_sampling")
@@ -77,17 +80,14 @@ def serve_arguments(arguments: Sequence[str]) -> list[str]:
     options = dict(_pairs(arguments))
     if (model := options.get("--hf-repo")) not in _REPLACED:
         raise UsageError(f"the embedded model cannot stand in for {model}")
-    result = ["serve", "--model", "demo", "--kv-bits", "16"]
+    result = ["serve", "--model", "demo", "--kv-bits", "16", *ENDLESS]
     for name, own in _SAME.items():
         if name in options:
             result += [own, options[name]]
     result += [own for name, own in _SAME_FLAGS.items() if name in options]
     if "--metrics" not in options:  # llama-server's are off by default
         result.append("--no-metrics")
-    template = options.get("--chat-template-file")
-    if template is not None and Path(template).exists():
-        result += ["--chat-template-file", template]
-    else:
+    if "--chat-template-file" not in options:
         result += ["--chat-template", options.get("--chat-template", "chatml")]
     for origin in filter(None, options.get("--cors-origins", "").split(",")):
         result += ["--cors-origin", origin]

@@ -1,12 +1,13 @@
 """Run llama.cpp's own tests of its server against ``edgedec serve``.
 
-    python -m tests.peers.llama_server_tests [--tests FOLDER] [--json] [--listed] [WORD ...]
+    python -m tests.peers.llama_server_tests [--tests FOLDER] [--report FILE] [--json] [--listed] [WORD ...]
 
-The suite is ``tools/server/tests`` of llama.cpp, from the sources that the benchmarks use; nothing of it is copied into the
-project. ``llama_server.py`` starts edgedec with the options of llama-server. Tests that do not apply are listed with their
-reason in ``llama_server_tests.toml`` and are not run. All others must pass, or the exit status is 1; so it is if an entry of
-the list names no test. ``--listed`` runs the tests of the list instead, and reports those that pass and need no entry any
-more. With words, only tests whose name has one of them are run.
+The suite is ``tools/server/tests`` of llama.cpp, from the sources that the benchmarks use, with the chat templates of these
+sources; nothing of it is copied into the project. ``llama_server.py`` starts edgedec with the options of llama-server. Tests
+that do not apply are listed with their reason in ``llama_server_tests.toml`` and are not run. All others must pass, or the
+exit status is 1; so it is if an entry of the list names no test. A run of all tests that apply writes the report
+(``llama_server_report.py``). ``--listed`` runs the tests of the list instead, and reports those that pass and need no entry
+any more. With words, only tests whose name has one of them are run.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from edgedec.errors import ToolError, UsageError
+from tests.peers.llama_server_report import REPORT, report_text, suite_version
 
 __all__ = ["Outcome", "read_list", "run_suite"]
 
@@ -164,11 +166,18 @@ def main() -> None:
     parser.add_argument("--listed", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write pytest's output to this file")
-    options = parser.parse_args()
-    suite = options.tests or _sources()
-    outcome = run_suite(
-        suite.resolve(), entries=read_list(), words=options.words, listed=options.listed, log=options.log
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", default=REPORT, help="default: that of the documentation"
     )
+    options = parser.parse_args()
+    if options.tests is None:
+        suite, version = _sources()
+    else:
+        suite = options.tests.resolve()
+        version = suite_version(suite)
+    outcome = run_suite(suite, entries=read_list(), words=options.words, listed=options.listed, log=options.log)
+    if not (options.words or options.listed):
+        options.report.write_text(report_text(outcome, version), "utf-8")
     reasons: dict[str, int] = {}
     for reason in outcome.listed.values():
         reasons[reason] = reasons.get(reason, 0) + 1
@@ -188,10 +197,11 @@ def main() -> None:
     sys.exit(bool(outcome.unused or (outcome.failed and not options.listed)))
 
 
-def _sources() -> Path:
-    from benchmarks._peers import sources
+def _sources() -> tuple[Path, str]:
+    """Return the suite of the benchmarks' sources, and its version."""
+    from benchmarks._peers import COMMIT, PACKAGE, RELEASE, sources
 
-    return sources() / "tools" / "server" / "tests"
+    return sources() / "tools" / "server" / "tests", f"commit {COMMIT}, in {PACKAGE} {RELEASE}"
 
 
 if __name__ == "__main__":

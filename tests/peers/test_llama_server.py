@@ -98,7 +98,8 @@ def test_what_llama_server_switches_on_is_on(tmp_path: Path) -> None:
     assert "--no-ui" in text
     assert f"--chat-template-file {template} " in text
     assert "--chat-template " not in text
-    assert "--chat-template chatml " in " ".join(serve_arguments([*MODEL, "--chat-template-file", "none.jinja"]))
+    assert "--chat-template chatml " in " ".join(serve_arguments([*MODEL, "--reasoning", "off"]))
+    assert "--reasoning off " in " ".join(serve_arguments([*MODEL, "--reasoning", "off"]))
     assert "--chat-template llama3 " in " ".join(serve_arguments([*MODEL, "--chat-template", "llama3"]))
 
 
