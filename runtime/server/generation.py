@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from edgedec.runtime.server.native_completions import NativeReply, generation_se
 from edgedec.runtime.server.native_requests import NativeCompletionRequest
 from edgedec.runtime.server.ollama import add_ollama_routes
 from edgedec.runtime.server.request_log import request_record
-from edgedec.runtime.server.request_memory import hold_memory, prompt_bytes, text_bytes
+from edgedec.runtime.server.request_memory import hold_memory, rendering_bytes, text_bytes
 from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, PromptPieces
 from edgedec.runtime.server.responses import add_response_routes
 from edgedec.runtime.server.service import ModelService
@@ -41,6 +41,7 @@ from edgedec.runtime.server.translation import Chats, Translate
 __all__ = ["generation_routes"]
 
 _SEED_BITS = 63
+_Encoder = Callable[[ModelText], Awaitable[I32]]  # returns the ids of a prompt, int32 [n]
 # Makes the form of the answers: of the model's text, the requests, and the form of llama.cpp's ``/completion``.
 _MakeReply = Callable[[ModelText, list[TextRequest], NativeReply], Reply]
 
@@ -58,7 +59,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
     async def answered_chat(body: ChatRequest, request: Request, translate: Translate | None = None) -> Response:
         """Answer a chat, in the form that ``translate`` makes of a chat's."""
         top, usage_asked, tools = body.top, body.include_usage, tool_use(body)
-        encode, continued = _chat_encoder(body, tools, settings), body.continued_place
+        encode, continued = _chat_encoder(service, body, tools, settings), body.continued_place
         grammar = await _grammar(service, body, tools)
         note_ignored(*(grammar.ignored if grammar else ()))
 
@@ -93,9 +94,9 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
 
     async def counted_chat(body: ChatRequest) -> int:
         """Return the number of tokens of a conversation's prompt."""
-        encode = _chat_encoder(body, tool_use(body), settings)
+        encode = _chat_encoder(service, body, tool_use(body), settings)
         async with service.text() as text:
-            return len(await service.convert(prompt_bytes(text.longest_prompt), encode, text))
+            return len(await encode(text))
 
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
@@ -166,22 +167,18 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             if isinstance(body, NativeCompletionRequest) and body.post_sampling_probs
             else "model",
         )
-        encoders = [partial(_joined_ids, prompt=prompt) for prompt in prompts]
-        longest = max(
-            (text_bytes(piece) for prompt in prompts for piece in prompt if isinstance(piece, str)), default=0
-        )
-        return await answered(body, request, encoders, options, reply, _no_reasoning, param="prompt", converted=longest)
+        encoders = [_plain_encoder(service, prompt) for prompt in prompts]
+        return await answered(body, request, encoders, options, reply, _no_reasoning, param="prompt")
 
     async def answered(
         body: TextOptionsRequest,
         request: Request,
-        encoders: Sequence[Callable[[ModelText], I32]],
+        encoders: Sequence[_Encoder],
         options: TextRequest,
         reply: _MakeReply,
         reasoning: Callable[[ModelText, I32], Reasoning | None],
         *,
         param: str,
-        converted: int | None = None,
     ) -> Response:
         """Answer a request.
 
@@ -193,14 +190,12 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             reply: makes the form of the answers.
             reasoning: returns the reasoning that the answer to a prompt, int32 [n], may begin with.
             param: name of the field with the prompts.
-            converted: ``text_bytes`` of the longest prompt; None: that of the whole body, within the context.
         """
         limit, stream = body.limit, bool(body.stream)
         n_predict = settings.n_predict if limit is None else limit
         async with service.text() as text:
             sampling = await service.in_thread(_sampling, body, text, settings.sampling)
-            size = prompt_bytes(text.longest_prompt) if converted is None else converted
-            prompts = [await service.convert(size, encode, text) for encode in encoders]
+            prompts = [await encode(text) for encode in encoders]
             for ids in prompts:
                 text.check_fits(ids, param=param)
             first = replace(
@@ -276,15 +271,34 @@ def _sampling(body: SamplingRequest, text: ModelText, defaults: SamplingConfig) 
         raise from_edgedec(error, param=str(error).partition(" ")[0]) from error
 
 
-def _chat_encoder(body: ChatRequest, tools: ToolUse | None, settings: ServerSettings) -> Callable[[ModelText], I32]:
+def _chat_encoder(
+    service: ModelService, body: ChatRequest, tools: ToolUse | None, settings: ServerSettings
+) -> _Encoder:
     """Return a function that returns the ids of a conversation."""
-    messages, ending, names = template_messages(body, sanitize=settings.sanitize), body.ending, body.names
-    return lambda text: text.encode_chat(
-        messages,
-        tools=tools.definitions if tools else None,
-        names=settings.reasoning.names(text.chat_template, names),
-        ending=ending,
-    )
+    messages = template_messages(body, sanitize=settings.sanitize)
+
+    async def encode(text: ModelText) -> I32:
+        rendered = await service.convert(
+            rendering_bytes(),
+            text.render_chat,
+            messages,
+            tools=tools.definitions if tools else None,
+            names=settings.reasoning.names(text.chat_template, body.names),
+            ending=body.ending,
+        )
+        return await service.convert(text_bytes(rendered), text.encode_rendered, rendered)
+
+    return encode
+
+
+def _plain_encoder(service: ModelService, prompt: PromptPieces) -> _Encoder:
+    """Return a function that returns the ids of a plain prompt."""
+    nbytes = max((text_bytes(piece) for piece in prompt if isinstance(piece, str)), default=0)
+
+    async def encode(text: ModelText) -> I32:
+        return await service.convert(nbytes, _joined_ids, text, prompt)
+
+    return encode
 
 
 def _no_reasoning(text: ModelText, ids: I32) -> None:

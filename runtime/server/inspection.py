@@ -19,7 +19,7 @@ from edgedec.runtime.server.metrics import CONTENT_TYPE
 from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.native_completions import generation_settings
 from edgedec.runtime.server.ollama_models import add_ollama_model_routes
-from edgedec.runtime.server.request_memory import hold_memory, ids_bytes, prompt_bytes, text_bytes
+from edgedec.runtime.server.request_memory import hold_memory, ids_bytes, rendering_bytes, text_bytes
 from edgedec.runtime.server.requests import (
     ApplyTemplateRequest,
     DetokenizeRequest,
@@ -122,7 +122,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
         tools = None if body.tools is None else [tool.model_dump(exclude_none=True) for tool in body.tools]
         async with service.text() as text:
             prompt = await service.convert(
-                prompt_bytes(text.longest_prompt),
+                rendering_bytes(),
                 text.render_chat,
                 messages,
                 tools=tools,

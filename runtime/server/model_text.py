@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["ModelFacts", "ModelText"]
 
 _REMEMBERED = 4096  # tokens whose bytes are cached
-_CHARACTER_BYTES = 4  # bytes of a character in UTF-8, at most
 _TAG_TOKENS = 24  # tokens of a tag with blanks after it, at most
 _CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average, as in ``Session.may_fit``
 # Names that a template gets from the server and that a request may not replace.
@@ -128,23 +127,13 @@ class ModelText:
         self._check_length(text, param)
         return self._some(self._tokenizer.encode(text), param)
 
-    def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        names: Mapping[str, Any] | None = None,
-        ending: PromptEnding = "answer",
-    ) -> I32:
-        """Return the ids of a conversation, int32 [n], to be continued by the assistant's answer.
-
-        Parameters:
-            messages, tools, names, ending: see ``render_chat``.
+    def encode_rendered(self, text: str) -> I32:
+        """Return the ids of a conversation that ``render_chat`` rendered, int32 [n], to be continued by an answer.
 
         Raises:
-            ApiError: the template refuses the conversation, or the text is far too long for the context.
+            ApiError: the text is far too long for the context, or has a control token that cannot be told from the
+                template's.
         """
-        text = self.render_chat(messages, tools=tools, names=names, ending=ending)
         self._check_length(text, "messages")
         try:
             return self._some(self._tokenizer.encode_rendered(text), "messages")
@@ -222,7 +211,7 @@ class ModelText:
 
     def reasoning_place(self, ids: I32) -> ReasoningPlace:
         """Return the place at which the answer to a prompt, int32 [n], begins."""
-        return reasoning_place(self.spelled(ids[-_TAG_TOKENS:]))
+        return reasoning_place(self.spelled(ids[-_TAG_TOKENS:])) if self.has_reasoning_tags else "before"
 
     def without_bos(self, text: str) -> str:
         """Return a rendered conversation as a plain prompt, to which ``encode`` adds the token that begins a text."""
@@ -287,11 +276,6 @@ class ModelText:
             return b"".join(map(self.token_bytes, ids.tolist())).decode(errors="replace")
         except UnsupportedError:
             return self.decode(ids)
-
-    @property
-    def longest_prompt(self) -> int:
-        """Bytes in UTF-8 of the longest text that ``encode`` and ``encode_chat`` convert, as a bound."""
-        return _CHARACTER_BYTES * _CHARACTERS_PER_TOKEN * self.context
 
     def _check_length(self, text: str, param: str) -> None:
         """Refuse a text that cannot fit before it is tokenized, which takes hundreds of bytes per token."""

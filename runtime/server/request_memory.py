@@ -18,7 +18,7 @@ from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.server.errors import ApiError, short_of_memory, too_large_for_memory
 from edgedec.runtime.server.memory import ServerMemory
 
-__all__ = ["REQUEST_MEMORY", "RequestMemory", "hold_memory", "ids_bytes", "prompt_bytes", "text_bytes"]
+__all__ = ["REQUEST_MEMORY", "RequestMemory", "hold_memory", "ids_bytes", "rendering_bytes", "text_bytes"]
 
 # Bytes for each byte of a body (as read, and as text), and of a body up to which the place of its connection has them.
 _BODY_BYTE, _SMALL_BODY = 4, 16 << 10
@@ -28,6 +28,7 @@ _VALUE, _FEW_VALUES = 80, 1 << 10
 # Bytes for each byte of a text that the tokenizers library takes for its tokens, with their places and spellings, and their
 # ids, as a bound of what was measured (351, for a text of random signs).
 _TEXT_BYTE = 384
+_RENDERED_BYTE = 32  # bytes for each byte of messages that are rendered
 _ID = 160  # bytes of an id that is converted to text: the id, its spelling, and its part of the text and of the answer
 _LOOK_S, _PATIENCE_S = 0.01, 10.0  # seconds between looks for room, and for which to wait while no text is written
 
@@ -42,10 +43,10 @@ def ids_bytes(count: int) -> int:
     return _ID * count
 
 
-def prompt_bytes(longest: int) -> int:
-    """Return ``text_bytes`` of the prompt that the request's body makes, which has at most ``longest`` bytes, as a bound."""
+def rendering_bytes() -> int:
+    """Return the memory that the request's messages take at most while a chat template renders them, in bytes."""
     memory = REQUEST_MEMORY.get()
-    return 0 if memory is None else _TEXT_BYTE * min(longest, memory.body_bytes)
+    return 0 if memory is None else _RENDERED_BYTE * memory.body_bytes
 
 
 async def hold_memory(nbytes: int, what: str) -> None:

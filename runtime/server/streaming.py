@@ -17,11 +17,13 @@ from starlette.types import Receive, Scope, Send
 from edgedec.errors import EdgedecError
 from edgedec.runtime.server.errors import ApiError, from_edgedec
 from edgedec.runtime.server.progress import TextProgress
+from edgedec.runtime.server.request_memory import REQUEST_MEMORY
 from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextEvent, TextPart
 
 __all__ = ["EVENTS", "EventStream", "Framing", "Reply", "cancelled_on_disconnect", "compact_json", "respond"]
 
 _LOG = logging.getLogger(__name__)
+_LARGE_BYTES = 1 << 20  # bytes of a request whose answer is made outside of the loop
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the second keeps nginx from collecting the lines
 Chunk = Mapping[str, Any]
 
@@ -128,11 +130,23 @@ async def respond(
         async with cancelled_on_disconnect(receive, submission):
             while not submission.ended:
                 _chunks(reply, await submission.next())
-        return JSONResponse(reply.whole())
+        memory = REQUEST_MEMORY.get()
+        if memory is None or memory.nbytes < _LARGE_BYTES:
+            return JSONResponse(reply.whole())
+        return Response(await asyncio.to_thread(_large_json, reply), media_type="application/json")
     except GoneError:
         return JSONResponse(
             ApiError(503, "the answer was cancelled", code="cancelled").body, 503
         )  # the client is gone, or the server is ending
+
+
+def _large_json(reply: Reply) -> bytes:
+    """Return the object of an answer as JSON, made in parts, between which other threads run."""
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    content = bytearray()
+    for part in encoder.iterencode(reply.whole()):
+        content += part.encode()
+    return bytes(content)
 
 
 async def _begun(receive: Receive, submission: Submission, reply: Reply, ping_seconds: float) -> Response:
