@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["freed_blocks_go_back", "release_pages", "trim_heap", "use_one_heap", "use_small_pages"]
+__all__ = ["freed_blocks_go_back", "release_garbage", "release_pages", "trim_heap", "use_one_heap", "use_small_pages"]
 
 _MADV_DONTNEED, _MADV_NOHUGEPAGE = 4, 15  # the values on Linux. Source: madvise(2)
 
@@ -82,6 +83,16 @@ def _advise(array: NDArray[Any], advice: int) -> None:
     first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
     if first < last:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
+
+
+def release_garbage() -> None:
+    """Free objects that refer to each other alone, and give the free pages of the heap back to the system.
+
+    Objects such as an error and the frames that it passed may hold large ones. Python looks for them after some hundred new
+    objects, which an idle process does not make.
+    """
+    gc.collect()
+    trim_heap()
 
 
 def trim_heap() -> None:

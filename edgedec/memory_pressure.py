@@ -97,6 +97,8 @@ class PressureConfig:
         low: share below which it must stay for ``calm_s`` seconds before it ends.
         reserve: share of a limit; pressure begins when less is left, and twice as much must be left before it ends.
         most_reserve_bytes: upper bound of this reserve, for large machines.
+        stall_room: number of reserves; stalls count when less is left. The counters are those of a whole group or machine,
+            in which any program may wait, for memory that a limit of its own keeps from it.
         window_s: seconds over which a share is measured. The kernel updates its counters every two seconds.
         calm_s: seconds.
         repeat_s: seconds between calls while the share is ``high``. What was given back needs time to help then.
@@ -107,6 +109,7 @@ class PressureConfig:
     low: float = 0.02
     reserve: float = 1 / 16
     most_reserve_bytes: int = 64 << 20
+    stall_room: float = 4.0
     window_s: float = 4.0
     calm_s: float = 30.0
     repeat_s: float = 4.0
@@ -200,11 +203,16 @@ class PressureWatch:
         """True if twice the reserve was left when it was measured last."""
         return self.room >= 2
 
+    @property
+    def _stalled(self) -> float:
+        """The share, if it counts: where no limit is known, it does."""
+        return self.share if self.room < self.config.stall_room or math.isinf(self.room) else 0.0
+
     def step(self, now: float, stalls: Stalls | None) -> None:
         """Take the counters of the time ``now``, in seconds, and the last room. Call back if this changes something."""
         self._measure_stalls(now, stalls)
         config = self.config
-        if self.share >= config.high or self.room < 1:
+        if self._stalled >= config.high or self.room < 1:
             begins = not self.high
             self.high, self._low_since = True, None
             if begins or self.room < 1 or now - self._called >= config.repeat_s:
@@ -215,7 +223,7 @@ class PressureWatch:
                     self.room,
                 )
                 self._on_pressure(self.share)
-        elif self.high and self.share < config.low and self.roomy:
+        elif self.high and self._stalled < config.low and self.roomy:
             self._low_since = now if self._low_since is None else self._low_since
             if now - self._low_since >= config.calm_s:
                 self.high, self._low_since = False, None

@@ -22,7 +22,9 @@ __all__ = [
     "from_edgedec",
     "from_validation",
     "invalid_value",
+    "model_not_loaded",
     "not_supported",
+    "server_ending",
     "short_of_memory",
     "switched_off",
     "too_large_for_memory",
@@ -160,6 +162,17 @@ def too_large_for_memory(error: AdmissionError, what: str, *, code: str) -> ApiE
         f"{what} is too large for the memory budget: {error}; or start the server with a larger --memory-budget",
         code=code,
     )
+
+
+def server_ending() -> ApiError:
+    """Return the error for a request that the server does not answer any more because it ends."""
+    return ApiError(503, "the server is ending; ask another one", code="shutting_down")
+
+
+def model_not_loaded(error: BaseException) -> ApiError:
+    """Return the error for a request whose model cannot be loaded, or whose thread has failed."""
+    reason = str(error) if isinstance(error, EdgedecError) else "an unexpected error, see the server's log"
+    return ApiError(503, f"the model cannot be loaded: {reason}", code="model_not_loaded")
 
 
 def not_supported(param: str, reason: str) -> ApiError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -58,6 +59,7 @@ _TOOLS_ROOM = {"grammar_room": tools_lexer_bytes(16, 0)}
 _REQUESTS = ("host", *GRAMMAR_ROOM)  # items of a plan that the requests take the place of
 # Tokens of the prompt, and of the answer, of a request that is always admitted, and bytes of its grammar's program.
 _SMALL_TOKENS, _SMALL_PROGRAM = 128, 1024
+_NOTE_S = 30.0  # seconds between lines of the log about refused requests
 
 
 def server_items(vocabulary: int, *, requests: int) -> dict[str, int]:
@@ -117,6 +119,7 @@ class ServerMemory:
         self._parked: Callable[[], int] = lambda: 0  # texts whose rows are on the disk
         self._meter: MemoryMeter | None = None  # of the loaded model
         self._relief = threading.Event()
+        self._noting, self._refused, self._next_note = threading.Lock(), 0, -math.inf
         self.watch = PressureWatch(
             self._pressed, self._calm, file=pressure_file(), limits=limits or (lambda: find_budget().limits)
         )
@@ -193,11 +196,34 @@ class ServerMemory:
         try:
             return ledger.reserve("requests", nbytes)
         except AdmissionError as error:
-            if ledger.is_shut:
-                if error.small:
-                    return None
+            if ledger.is_shut and not error.small:
+                self.note_refusal()
                 raise
-            return ledger.reserve("requests", min(nbytes, max(lexer, error.free_bytes))) if alone else None
+            if not alone:
+                return None
+            if (
+                ledger.is_shut
+            ):  # the floor is held by the bodies of requests that wait, which must not wait for each other
+                return ledger.reserve("requests", 0)
+            return ledger.reserve("requests", min(nbytes, max(lexer, error.free_bytes)))
+
+    def note_refusal(self) -> None:
+        """Log that requests are refused because memory is short: at once, and then with their number every ``_NOTE_S``."""
+        with self._noting:
+            self._refused += 1
+            now = time.monotonic()
+            if now < self._next_note:
+                return
+            count, self._refused, self._next_note = self._refused, 0, now + _NOTE_S
+        watch = self.watch
+        room = "an unknown number of" if math.isinf(watch.room) else f"{watch.room:.1f}"
+        _LOG.warning(
+            "memory is short, so requests that are not small are refused with 429 (%d since the last such line): programs "
+            "waited for memory in %.0f %% of the last seconds, and %s reserves are left; see /memory",
+            count,
+            100 * watch.share,
+            room,
+        )
 
     @property
     def retry_seconds(self) -> int:

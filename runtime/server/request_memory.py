@@ -155,8 +155,10 @@ class RequestMemory:
         except AdmissionError as error:
             if self.nbytes + nbytes > error.largest_bytes:
                 raise too_large_for_memory(error, what, code=code) from error
-            ledger = self._memory.ledger
-            raise short_of_memory(error, self._memory.retry_seconds if ledger.is_shut else 1) from error
+            if not self._memory.ledger.is_shut:
+                raise short_of_memory(error, 1) from error
+            self._memory.note_refusal()
+            raise short_of_memory(error, self._memory.retry_seconds) from error
         self.nbytes += nbytes
         try:
             with reservation:

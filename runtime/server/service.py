@@ -8,7 +8,6 @@ submission that is cancelled leaves the queue at once, or ends before the next p
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import math
 import os
@@ -21,16 +20,23 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, n
 from typing import Literal, ParamSpec, TypeVar
 
 from edgedec.errors import EdgedecError
-from edgedec.heap import trim_heap
+from edgedec.heap import release_garbage, trim_heap
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.pause import Pause
-from edgedec.runtime.server.errors import ApiError, late_grammar, short_of_memory, too_many_grammars
+from edgedec.runtime.server.errors import (
+    ApiError,
+    late_grammar,
+    model_not_loaded,
+    server_ending,
+    short_of_memory,
+    too_many_grammars,
+)
 from edgedec.runtime.server.memory import GRAMMAR_CACHE_BYTES, ServerMemory
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.request_memory import REQUEST_MEMORY
-from edgedec.runtime.server.submission import GoneError, QueuedText, Submission, TextRequest
+from edgedec.runtime.server.submission import QueuedText, Submission, TextRequest
 from edgedec.runtime.server.texts import GRAMMAR_S, RunningTexts
 from edgedec.runtime.server.turns import CLIENT, FairThreads
 from edgedec.runtime.session import Session
@@ -124,7 +130,7 @@ class ModelService:
             self._waiting.clear()
             self._notify()
         for turn in turns:
-            turn.submission.post(GoneError())
+            turn.submission.post(server_ending())
         if self._thread.is_alive():
             self._thread.join()
         for threads in (self._text_threads, self._grammar_threads):
@@ -169,7 +175,7 @@ class ModelService:
             try:
                 text = await asyncio.shield(asyncio.wrap_future(future))
             except EdgedecError as error:
-                raise _not_loaded(error) from error
+                raise model_not_loaded(error) from error
             yield text
         finally:
             with self._changed:
@@ -238,7 +244,9 @@ class ModelService:
         submission = Submission(requests, withdraw=self.withdraw)
         with self._changed:
             if self._closing:
-                raise ApiError(503, "the server is ending; ask another one", code="shutting_down")
+                raise server_ending()
+            if not self.alive:  # nobody would answer
+                raise model_not_loaded(RuntimeError())
             free = max(0, self.slots - self.running)  # places that the next step gives to waiting requests
             if len(self._waiting) + len(requests) > self.queue_limit + free:
                 raise ApiError(
@@ -267,23 +275,58 @@ class ModelService:
     # The model's thread.
 
     def _run(self) -> None:
-        while self._awaits_load():
-            session = self._load()
-            if session is None:
-                if self.loaded.exception() is not None:  # the server ends with this error
+        failure: BaseException | None = None
+        try:
+            while self._awaits_load():
+                session = self._load()
+                if session is not None:
+                    self._use(session)
+                    session = None  # frees the model before the next one is loaded
+                    release_garbage()
+                    _LOG.info("the model is unloaded")
+                elif self.loaded.exception() is not None:  # the server ends with this error
                     return
-                continue
-            try:
-                with session:
-                    self.memory.load(session.run.plan, session.memory, self.grammars, session.meter)
-                    self._serve(session)
-                    if not self._closing:
-                        session.memory.move_to_disk()
-            finally:
-                self.memory.unload()
-            session = None  # frees the model before the next one is loaded
-            _give_back()
-            _LOG.info("the model is unloaded")
+        except BaseException as error:
+            failure = error
+            _LOG.exception("the model's thread has failed, and answers nothing any more")
+        finally:
+            self._end(failure)
+
+    def _end(self, failure: BaseException | None) -> None:
+        """Tell all who wait that the model's thread has ended; None: the service is closed, or the first loading failed."""
+        with self._changed:
+            if failure is not None:
+                self._phase = "failed"
+            error = server_ending() if failure is None else model_not_loaded(failure)
+            turns, future = list(self._waiting), self._text
+            self._waiting.clear()
+            if not future.done():
+                future.set_exception(error)
+        for turn in turns:
+            turn.submission.post(error)
+
+    def _use(self, session: Session) -> None:
+        """Answer requests, and unload the model. If that fails, those who wait for it are told, and it is loaded again."""
+        try:
+            with session:
+                self._serve(session)
+                if not self._closing:
+                    session.memory.move_to_disk()
+        except Exception as error:
+            _LOG.exception("the model could not be unloaded in order")
+            with self._changed:
+                if self._text.done():  # it had not been unloaded yet
+                    self._phase, self._text, self._wanted = "unloaded", Future(), bool(self._users)
+            self._fail_first(error)
+        finally:
+            self.memory.unload()
+
+    def _fail_first(self, error: Exception) -> None:
+        """Tell the request that has waited longest that it failed, so that no failure repeats itself for ever."""
+        with self._changed:
+            turn = self._waiting.popleft() if self._waiting else None
+        if turn is not None:
+            turn.submission.post(error)
 
     def _awaits_load(self) -> bool:
         """Wait until the model is to be loaded, and return True; or return False if the service is closing."""
@@ -297,8 +340,13 @@ class ModelService:
         """Return the loaded model; None if it cannot be loaded, which fails all who wait for it."""
         future = self._text
         try:
-            session = self._open_session()
-            _prepare_grammars(session)
+            with ExitStack() as opened:  # closes the session if what follows fails
+                session = self._open_session()
+                opened.push(session)
+                _prepare_grammars(session)
+                text = ModelText(session, self._chat_template)
+                self.memory.load(session.run.plan, session.memory, self.grammars, session.meter)
+                opened.pop_all()
         except BaseException as error:
             if not isinstance(error, EdgedecError):
                 _LOG.exception("the model cannot be loaded")
@@ -309,12 +357,11 @@ class ModelService:
                 turns = list(self._waiting)
                 self._waiting.clear()
             for turn in turns:
-                turn.submission.post(_not_loaded(error))
+                turn.submission.post(model_not_loaded(error))
             future.set_exception(error)
             if first:
                 self.loaded.set_exception(error)
             return None
-        text = ModelText(session, self._chat_template)
         self.facts = text.facts
         with self._changed:
             self._idle_since = time.monotonic()
@@ -333,20 +380,32 @@ class ModelService:
         self._pause, self._watched = session.pause, session.meter.watched
         try:
             while self._await_work(texts):
-                with self._watched:
-                    self._work(session, texts)
+                try:
+                    with self._watched:
+                        self._work(session, texts)
+                except Exception as error:  # it belongs to no request that is known
+                    _LOG.exception("the model's thread has ended its texts after a failure, and goes on")
+                    texts.close(error)
+                    self._fail_first(error)
         finally:
-            texts.close()
+            texts.close(server_ending())
             self._texts = self._pause = None
             self._watched = nullcontext()
 
     def _work(self, session: Session, texts: RunningTexts) -> None:
         """Give memory back if it is short, begin what there is room for, and run one pass of the model."""
-        if self.memory.pressed:
-            self.memory.relieve()
-        self.memory.recover()
+        try:
+            if self.memory.pressed:
+                self.memory.relieve()
+            self.memory.recover()
+        except Exception:  # texts do not depend on it
+            _LOG.exception("memory could not be given back, or taken again")
         while turn := self._admitted(session, texts):
-            texts.begin(turn)
+            try:
+                texts.begin(turn)
+            except Exception as error:
+                turn.fail(error)
+                raise
         if texts:
             texts.step()
             self._idle_since = time.monotonic()
@@ -373,38 +432,30 @@ class ModelService:
 
     def _admitted(self, session: Session, texts: RunningTexts) -> QueuedText | None:
         """Take the next request out of the queue; None if there is none, or it must wait for another one to end."""
-        with self._changed:
-            if not self._waiting or len(texts) >= self.slots:
-                return None
-            turn = self._waiting[0]
-        # Reclaiming memory may write to the disk, during which requests may come and leave.
-        refusal = None
-        try:
-            most = turn.most_bytes(session.run.limits.positions)
-            turn.memory = self.memory.admit(most, alone=not texts, lexer=turn.lexer_bytes)
-            if turn.memory is None:
-                return None
-        except AdmissionError as error:
-            refusal = short_of_memory(error, self.memory.retry_seconds, texts=self.slots, lexer_bytes=turn.lexer_bytes)
-        with self._changed:
-            if first := bool(self._waiting) and self._waiting[0] is turn:
-                self._waiting.popleft()
-        if first and refusal is None:
-            return turn
-        if first and refusal is not None:
-            turn.submission.post(refusal)
-        turn.free()  # it was refused, or its client left meanwhile
-        return self._admitted(session, texts)
-
-
-def _give_back() -> None:
-    """Give the memory of an unloaded model back to the system.
-
-    Objects of requests that refer to each other, such as an error and the frames that it passed, may hold parts of the
-    model. Python looks for them after some hundred new objects, which an idle process does not make.
-    """
-    gc.collect()
-    trim_heap()
+        while True:
+            with self._changed:
+                if not self._waiting or len(texts) >= self.slots:
+                    return None
+                turn = self._waiting[0]
+            # Reclaiming memory may write to the disk, during which requests may come and leave.
+            refusal: Exception | None = None
+            try:
+                most = turn.most_bytes(session.run.limits.positions)
+                turn.memory = self.memory.admit(most, alone=not texts, lexer=turn.lexer_bytes)
+                if turn.memory is None:
+                    return None
+            except AdmissionError as error:
+                refusal = short_of_memory(
+                    error, self.memory.retry_seconds, texts=self.slots, lexer_bytes=turn.lexer_bytes
+                )
+            with self._changed:
+                if first := bool(self._waiting) and self._waiting[0] is turn:
+                    self._waiting.popleft()
+            if first and refusal is None:
+                return turn
+            if first and refusal is not None:
+                turn.submission.post(refusal)
+            turn.free()  # it was refused, or its client left meanwhile
 
 
 def _prepare_grammars(session: Session) -> None:
@@ -413,8 +464,3 @@ def _prepare_grammars(session: Session) -> None:
         session.prepare_grammars()
     except EdgedecError as error:  # requests with a grammar get this error
         _LOG.info("answers cannot follow grammars: %s", error)
-
-
-def _not_loaded(error: BaseException) -> ApiError:
-    reason = str(error) if isinstance(error, EdgedecError) else "an unexpected error, see the server's log"
-    return ApiError(503, f"the model cannot be loaded: {reason}", code="model_not_loaded")

@@ -266,6 +266,11 @@ class QueuedText:
         if self.memory is not None:
             self.memory.close()
 
+    def fail(self, error: Exception) -> None:
+        """Give the reserved memory back, and tell the client why it gets no answer."""
+        self.free()
+        self.submission.post(error)
+
     @property
     def silent(self) -> bool:
         """True if only the prompt's log-probabilities are wanted, for which one token must be written."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from edgedec.errors import EdgedecError
 from edgedec.runtime.answer import Answer, AnswerStream
 from edgedec.runtime.grammar.compiler import CompiledGrammar
-from edgedec.runtime.server.errors import ApiError, from_edgedec, late_grammar
+from edgedec.runtime.server.errors import ApiError, from_edgedec, late_grammar, server_ending
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.submission import QueuedText, TextEnd, TextPart
 from edgedec.runtime.server.turns import FairThreads
@@ -66,28 +66,35 @@ class RunningTexts:
             except Exception as error:
                 self._fail_all(error)
         for turn, stream in self._running:
-            self._report(turn, stream)
+            try:
+                self._report(turn, stream)
+            except Exception as error:  # the other texts go on
+                self._fail(turn, stream, error)
 
-    def close(self) -> None:
-        """End all texts."""
-        for turn, stream in self._running:
-            stream.close()
-            turn.free()
-        for turn, future in self._compiling:
+    def close(self, error: Exception) -> None:
+        """End all texts, and tell their clients why. Those of answers that have ended were told already."""
+        running, compiling = self._running, self._compiling
+        for turn, stream in running:
+            self._fail(turn, stream, error)
+        for turn, future in compiling:
             future.cancel()
-            turn.free()
-        self._running, self._compiling = [], []
+            turn.fail(_shown(error))
+        self._compiling = []
 
     def begin(self, turn: QueuedText) -> None:
         """Begin the text of a turn, which has its memory. If that fails, its client is told."""
         grammar = turn.request.grammar
         if grammar is None:
             self._start(turn, None)
-        else:
+            return
+        try:
             future = self._threads.submit_for(turn.client, self._session.compile, grammar)
-            future.add_done_callback(lambda done: self._session.pause.set())
-            self._compiling = [*self._compiling, (turn, future)]
-            turn.compiled_until = time.monotonic() + GRAMMAR_S
+        except RuntimeError as error:  # the system starts no further thread
+            turn.fail(_shown(error))
+            return
+        future.add_done_callback(lambda done: self._session.pause.set())
+        self._compiling = [*self._compiling, (turn, future)]
+        turn.compiled_until = time.monotonic() + GRAMMAR_S
 
     def _begin_compiled(self) -> None:
         """Begin the texts whose grammars are compiled; wait a moment for one if there is nothing else to do."""
@@ -110,8 +117,7 @@ class RunningTexts:
                     raise late_grammar(GRAMMAR_S)
                 compiled = future.result()
             except Exception as error:
-                turn.free()
-                turn.submission.post(_shown(error))
+                turn.fail(_shown(error))
             else:
                 self._start(turn, compiled)
 
@@ -137,8 +143,7 @@ class RunningTexts:
                 least_tokens=request.least_tokens,
             )
         except Exception as error:  # the thread goes on, whatever happens to one request
-            turn.free()
-            submission.post(_shown(error))
+            turn.fail(_shown(error))
         else:
             self._running = [*self._running, (turn, stream)]
 
@@ -178,20 +183,25 @@ class RunningTexts:
         else:
             self._metrics.count_answer(answer.timings, seconds=time.monotonic() - turn.began)
             self._forget(turn)
-            if answer.stop_reason != "interrupted":  # else nobody waits for it, or ``close`` has said so
-                submission.post(_end(turn, answer))
+            submission.post(_end(turn, answer) if answer.stop_reason != "interrupted" else server_ending())
 
     def _forget(self, turn: QueuedText) -> None:
         turn.free()
         self._running = [pair for pair in self._running if pair[0] is not turn]
 
+    def _fail(self, turn: QueuedText, stream: AnswerStream, error: Exception) -> None:
+        """End a text, whatever state it is in, and tell its client why."""
+        self._forget(turn)
+        try:
+            stream.close()
+        except Exception:
+            _LOG.exception("a text could not be ended")
+        turn.submission.post(_shown(error))
+
     def _fail_all(self, error: Exception) -> None:
         """End all answers that are being written after a failure that belongs to none of them."""
         for turn, stream in self._running:
-            turn.submission.post(_shown(error))
-            stream.close()
-            turn.free()
-        self._running = []
+            self._fail(turn, stream, error)
 
 
 def _end(turn: QueuedText, answer: Answer) -> TextEnd:

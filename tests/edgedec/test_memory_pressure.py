@@ -180,6 +180,37 @@ def limit(room: int, total: int = 1600) -> MemoryLimit:
     return MemoryLimit(source="cgroup", name="a", limit_bytes=total, used_bytes=total - room)
 
 
+def test_stalls_count_while_less_than_four_reserves_are_left() -> None:
+    """Programs of the same machine wait for memory that limits of their own keep from them."""
+    calls, rooms = list[str](), {"room": 1600}
+    watch = PressureWatch(
+        lambda share: calls.append("short"),
+        lambda: calls.append("calm"),
+        config=CONFIG,
+        file=None,
+        limits=lambda: [limit(1600), limit(rooms["room"])],
+    )
+    total = 0
+
+    def run(begin: int, seconds: int, room: int, share: float) -> list[str]:
+        nonlocal total
+        rooms["room"], before = room, len(calls)
+        for second in range(begin, begin + seconds):
+            total += round(share * 1e6)
+            watch.measure_room()
+            watch.step(float(second), stalls(total))
+        return calls[before:]
+
+    assert run(0, 20, 400, 0.9) == []  # a reserve is a 16th of the limit, 100 bytes
+    assert not watch.high
+    assert watch.share > 0.8
+    assert run(20, 1, 399, 0.9) == ["short"]
+    assert watch.high
+    assert run(21, 10, 600, 0.9) == []
+    assert run(31, 2, 600, 0.9) == ["calm"]  # others still wait
+    assert not watch.high
+
+
 def test_too_little_room_is_pressure_until_twice_the_reserve_is_left() -> None:
     """A group without swap has no stalls before the kernel kills: the room alone must tell."""
     rooms = {"room": 400}

@@ -400,7 +400,7 @@ def test_the_end_of_the_service_ends_running_and_waiting_answers() -> None:
             submissions = [service.submit([request()]) for _ in range(3)]
             await until(session.began.is_set)
         for submission in submissions:
-            with pytest.raises(GoneError):
+            with pytest.raises(ApiError, match="the server is ending"):
                 await submission.next(PATIENCE_S)
         assert session.closed
         with pytest.raises(ApiError, match="ending"):
