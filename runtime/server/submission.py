@@ -20,7 +20,17 @@ from edgedec.runtime.server.memory import request_bytes
 from edgedec.runtime.server.progress import ProgressClock, TextProgress
 from edgedec.runtime.server.turns import CLIENT
 
-__all__ = ["GoneError", "QueuedText", "Submission", "TextEnd", "TextEvent", "TextPart", "TextRequest", "reported_bytes"]
+__all__ = [
+    "GoneError",
+    "QueuedText",
+    "Submission",
+    "TextEnd",
+    "TextEvent",
+    "TextPart",
+    "TextRequest",
+    "post_all",
+    "reported_bytes",
+]
 
 # Bytes of the log-probability of a token, as an event, in the answer's objects and as JSON, as a bound of what was measured.
 _LOGPROB = 768
@@ -199,10 +209,28 @@ class Submission:
 
     def post(self, event: TextEvent | Exception) -> None:
         """Append an event. This is called in the model's thread."""
+        post_all([(self, event)])
+
+
+def post_all(events: Sequence[tuple[Submission, TextEvent | Exception]]) -> None:
+    """Append events of several submissions, in this order. This is called in the model's thread.
+
+    Each loop is woken once: with a wake-up for each event, the model's thread would give the interpreter away each time.
+    """
+    by_loop = dict[asyncio.AbstractEventLoop, list[tuple[Submission, TextEvent | Exception]]]()
+    for submission, event in events:
+        by_loop.setdefault(submission._loop, []).append((submission, event))
+    for loop, own in by_loop.items():
         try:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
-        except RuntimeError:  # the loop is closed, so nobody waits for the answer
-            self.cancelled = True
+            loop.call_soon_threadsafe(_deliver, own)
+        except RuntimeError:  # the loop is closed, so nobody waits for the answers
+            for submission, _ in own:
+                submission.cancelled = True
+
+
+def _deliver(events: Sequence[tuple[Submission, TextEvent | Exception]]) -> None:
+    for submission, event in events:
+        submission._events.put_nowait(event)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from edgedec.runtime.answer import Answer, AnswerStream
 from edgedec.runtime.grammar.compiler import CompiledGrammar
 from edgedec.runtime.server.errors import ApiError, from_edgedec, late_grammar, server_ending
 from edgedec.runtime.server.metrics import Metrics
-from edgedec.runtime.server.submission import QueuedText, TextEnd, TextPart
+from edgedec.runtime.server.submission import QueuedText, Submission, TextEnd, TextEvent, TextPart, post_all
 from edgedec.runtime.server.turns import FairThreads
 from edgedec.runtime.session import Session
 
@@ -44,6 +44,7 @@ class RunningTexts:
         # Both lists are replaced and never changed, because other threads read them.
         self._running: list[tuple[QueuedText, AnswerStream]] = []
         self._compiling: list[tuple[QueuedText, Future[CompiledGrammar]]] = []
+        self._new: list[tuple[Submission, TextEvent | Exception]] = []  # events of this step
 
     def __len__(self) -> int:
         return len(self._running) + len(self._compiling)
@@ -70,6 +71,7 @@ class RunningTexts:
                 self._report(turn, stream)
             except Exception as error:  # the other texts go on
                 self._fail(turn, stream, error)
+        self._post_new()
 
     def close(self, error: Exception) -> None:
         """End all texts, and tell their clients why. Those of answers that have ended were told already."""
@@ -80,6 +82,7 @@ class RunningTexts:
             future.cancel()
             turn.fail(_shown(error))
         self._compiling = []
+        self._post_new()
 
     def begin(self, turn: QueuedText) -> None:
         """Begin the text of a turn, which has its memory. If that fails, its client is told."""
@@ -163,7 +166,8 @@ class RunningTexts:
                 first = turn.told == 0 and turn.request.prompt_logprobs
                 part = slice(turn.told, piece.tokens)
                 turn.told = piece.tokens
-                submission.post(
+                self._tell(
+                    turn,
                     TextPart(
                         index=turn.index,
                         text=str(piece),
@@ -172,18 +176,26 @@ class RunningTexts:
                         logprobs=tuple(answer.logprobs[part]),
                         prompt_logprobs=tuple(stream.prompt_logprobs) if first else (),
                         progress=turn.clock.written(turn.told) if turn.request.reports_timings else None,
-                    )
+                    ),
                 )
             if not ended:
                 return
             stream.take()  # raises the error of an answer that failed
         except Exception as error:
             self._forget(turn)  # before its client knows, so that the client's next request finds the place free
-            submission.post(_shown(error))
+            self._tell(turn, _shown(error))
         else:
             self._metrics.count_answer(answer.timings, seconds=time.monotonic() - turn.began)
             self._forget(turn)
-            submission.post(_end(turn, answer) if answer.stop_reason != "interrupted" else server_ending())
+            self._tell(turn, _end(turn, answer) if answer.stop_reason != "interrupted" else server_ending())
+
+    def _tell(self, turn: QueuedText, event: TextEvent | Exception) -> None:
+        """Post an event at the end of the step, with those of the other texts."""
+        self._new.append((turn.submission, event))
+
+    def _post_new(self) -> None:
+        new, self._new = self._new, []
+        post_all(new)
 
     def _forget(self, turn: QueuedText) -> None:
         turn.free()
@@ -196,7 +208,7 @@ class RunningTexts:
             stream.close()
         except Exception:
             _LOG.exception("a text could not be ended")
-        turn.submission.post(_shown(error))
+        self._tell(turn, _shown(error))
 
     def _fail_all(self, error: Exception) -> None:
         """End all answers that are being written after a failure that belongs to none of them."""
