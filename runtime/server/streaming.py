@@ -220,7 +220,11 @@ class EventStream(Response):
                 yield self._written(chunks)
             while not self._submission.ended:
                 event = await self._submission.next(self._ping_seconds)
-                yield self._framing.ping if event is None else self._written(_chunks(self._reply, event))
+                if event is None:
+                    yield self._framing.ping
+                    continue
+                events = [event, *self._submission.ready()]  # a step of the model may write several tokens
+                yield self._written(chunk for event in events for chunk in _chunks(self._reply, event))
             yield self._written(self._reply.closing()) + self._framing.final
         except EdgedecError as error:
             yield self._written(self._framing.failed(from_edgedec(error)))

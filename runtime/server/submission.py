@@ -159,6 +159,7 @@ class Submission:
         self._withdraw, self._loop = withdraw, asyncio.get_running_loop()
         self._events: asyncio.Queue[TextEvent | Exception] = asyncio.Queue()
         self._open = len(requests)
+        self._failure: Exception | None = None  # an error that ``ready`` has met, for ``next``
         self.cancelled = False  # read by the model's thread
         self.error: Exception | None = None
         self.turns = [
@@ -194,15 +195,31 @@ class Submission:
         """
         if self.cancelled:
             raise GoneError
+        event: TextEvent | Exception | None = self._failure
         try:
-            async with asyncio.timeout(timeout):
-                event = await self._events.get()
+            if event is None:
+                async with asyncio.timeout(timeout):
+                    event = await self._events.get()
         except TimeoutError:
             return None
         if isinstance(event, Exception):
             self.error = None if isinstance(event, GoneError) else event
             self.cancel()
             raise event
+        return self._taken(event)
+
+    def ready(self) -> list[TextEvent]:
+        """Return the events that are there already. ``next`` raises an error that comes after them."""
+        events = list[TextEvent]()
+        while self._failure is None and not self._events.empty():
+            event = self._events.get_nowait()
+            if isinstance(event, Exception):
+                self._failure = event
+            else:
+                events.append(self._taken(event))
+        return events
+
+    def _taken(self, event: TextEvent) -> TextEvent:
         if isinstance(event, TextEnd):
             self._open -= 1
         return event

@@ -15,6 +15,7 @@ import pytest
 
 from edgedec.errors import BudgetError, DeviceError
 from edgedec.memory_budget import MemoryLimit
+from edgedec.runtime.engine.ledger import Reservation
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
@@ -245,7 +246,7 @@ def test_small_requests_do_not_wait_for_the_room_that_their_own_bodies_hold() ->
         async with running(lambda: session.real, queue_limit=200, memory=short.memory) as service:
             short.look(0.5)
             await until(lambda: service.memory.ledger.is_shut)
-            bodies = []
+            bodies = list[Reservation]()
             while (left := service.memory.ledger.floor_bytes - sum(body.nbytes for body in bodies)) >= ONE:
                 body = service.memory.hold_body(min(left, 1 << 17) // 4)
                 if body is None:
