@@ -346,13 +346,14 @@ class Session:
         from edgedec.runtime.text.provenance import OutsideMessage
 
         tokens = self.bundle.tokens
-        return render(
-            self.bundle.chat_template if template is None else template,
-            [OutsideMessage(message) for message in messages] if sanitize else messages,
-            bos_token=self._spelling(tokens.bos),
-            eos_token=self._spelling(tokens.eos[0] if tokens.eos else None),
-            add_generation_prompt=True,
-        )
+        with self.meter.watched:
+            return render(
+                self.bundle.chat_template if template is None else template,
+                [OutsideMessage(message) for message in messages] if sanitize else messages,
+                bos_token=self._spelling(tokens.bos),
+                eos_token=self._spelling(tokens.eos[0] if tokens.eos else None),
+                add_generation_prompt=True,
+            )
 
     def _spelling(self, token: int | None) -> str:
         return "" if token is None else self.tokenizer.token_of(token) or ""
