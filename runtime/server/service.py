@@ -36,7 +36,7 @@ from edgedec.runtime.server.memory import GRAMMAR_CACHE_BYTES, ServerMemory
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.request_memory import REQUEST_MEMORY
-from edgedec.runtime.server.submission import QueuedText, Submission, TextRequest
+from edgedec.runtime.server.submission import QueuedText, Submission, TextRequest, queue_fairly
 from edgedec.runtime.server.texts import GRAMMAR_S, RunningTexts
 from edgedec.runtime.server.turns import CLIENT, FairThreads
 from edgedec.runtime.session import Session
@@ -47,6 +47,7 @@ ServicePhase = Literal["loading", "ready", "unloaded", "failed", "closed"]
 _LOG = logging.getLogger(__name__)
 _TEXT_THREADS = 2
 _GRAMMAR_THREADS = max(1, (os.cpu_count() or 1) // 4)  # the model has the others
+_KEPT_SHARE = 8  # one of so many places in the queue is kept for clients other than one who has requests there
 _GRAMMARS_WAITING = 64  # grammars of one client that wait to be made
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -248,6 +249,16 @@ class ModelService:
             if not self.alive:  # nobody would answer
                 raise model_not_loaded(RuntimeError())
             free = max(0, self.slots - self.running)  # places that the next step gives to waiting requests
+            own = sum(turn.client == CLIENT.get() for turn in self._waiting)
+            most = self.queue_limit - self.queue_limit // _KEPT_SHARE
+            if own and most < own + len(requests) - free <= self.queue_limit:
+                raise ApiError(
+                    429,
+                    f"{own} requests of this client wait already, of the {self.queue_limit} places in the queue it may have "
+                    f"{most}; try again later",
+                    code="queue_full",
+                    headers={"Retry-After": str(self._retry_seconds())},
+                )
             if len(self._waiting) + len(requests) > self.queue_limit + free:
                 raise ApiError(
                     429,
@@ -255,7 +266,7 @@ class ModelService:
                     code="queue_full",
                     headers={"Retry-After": str(self._retry_seconds())},
                 )
-            self._waiting.extend(submission.turns)
+            queue_fairly(self._waiting, submission.turns)
             self._notify()
         return submission
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -29,6 +30,7 @@ __all__ = [
     "TextPart",
     "TextRequest",
     "post_all",
+    "queue_fairly",
     "reported_bytes",
 ]
 
@@ -260,6 +262,7 @@ class QueuedText:
         told: number of tokens of the answer that were in an event.
         written: number of tokens of the answer; set by the model's thread.
         client: name of the client, as in ``turns.CLIENT``.
+        rank: its place in the queue among those of other clients, see ``queue_fairly``.
         compiled_until: time at which the request fails if its grammar is not compiled.
         memory: its reserved memory; None before it is admitted.
         clock: measures its progress.
@@ -272,6 +275,7 @@ class QueuedText:
     told: int = 0
     written: int = 0
     client: str = field(default_factory=CLIENT.get)
+    rank: int = 0
     compiled_until: float = 0.0
     memory: Reservation | None = None
     clock: ProgressClock = field(init=False)
@@ -320,3 +324,19 @@ class QueuedText:
     def silent(self) -> bool:
         """True if only the prompt's log-probabilities are wanted, for which one token must be written."""
         return self.request.prompt_logprobs and self.request.n_predict == 0
+
+
+def queue_fairly(waiting: deque[QueuedText], turns: Sequence[QueuedText]) -> None:
+    """Put the turns of one client into a queue in which clients take turns, each with its own in their order.
+
+    A turn's rank is one above that of the client's turn before it, and at least that of the first turn in the queue. Turns
+    are in the order of their ranks, and those of one rank in the order in which they came. So a client waits for one turn of
+    each other client, however many they have.
+    """
+    first = waiting[0].rank if waiting else 0
+    rank = max((one.rank + 1 for one in waiting if one.client == turns[0].client), default=first)
+    for at, turn in enumerate(turns):
+        turn.rank = max(first, rank) + at
+    ordered = sorted([*waiting, *turns], key=lambda turn: turn.rank)
+    waiting.clear()
+    waiting.extend(ordered)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.server import structure
+from edgedec.runtime.server.submission import QueuedText, queue_fairly
 from edgedec.runtime.server.turns import CLIENT, FairThreads
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
@@ -101,6 +104,35 @@ def test_the_end_cancels_what_waits(gated: Gated) -> None:
     assert running.result(PATIENCE_S) == "a"
 
 
+def queued(waiting: deque[QueuedText], client: str, count: int = 1) -> None:
+    made: Any = [SimpleNamespace(client=client, rank=0, name=f"{client}{at}") for at in range(count)]
+    queue_fairly(waiting, made)
+
+
+def test_clients_take_turns_in_the_queue() -> None:
+    waiting: deque[Any] = deque()
+    queued(waiting, "a", 4)
+    queued(waiting, "b", 2)
+    queued(waiting, "c")
+    assert [turn.name for turn in waiting] == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
+    for _ in range(4):
+        waiting.popleft()
+    queued(waiting, "c", 2)  # no sooner than those who wait since
+    queued(waiting, "b")
+    assert [turn.name for turn in waiting] == ["b1", "c0", "a2", "c1", "b0", "a3"]
+
+
+def test_a_client_who_comes_often_does_not_keep_another_waiting() -> None:
+    waiting: deque[Any] = deque()
+    queued(waiting, "a", 8)
+    begun = []
+    for _ in range(16):
+        queued(waiting, "b")
+        begun.append(waiting.popleft().client)
+    assert begun[:4] == ["a", "b", "a", "b"]
+    assert begun.count("a") >= 8
+
+
 # A server.
 
 
@@ -172,3 +204,25 @@ def test_a_compilation_that_is_late_is_given_up(script: ScriptedSession, monkeyp
         assert server.complete(max_tokens=1).status_code == 200
         until(lambda: idle(server))
         script.compiling.set()
+
+
+@pytest.mark.thorough
+def test_a_client_cannot_fill_the_queue(script: ScriptedSession) -> None:
+    def status(key: str) -> int:
+        headers = {"Authorization": f"Bearer {key}"}
+        return server.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}, headers=headers).status_code
+
+    with (
+        serving(lambda: script.real, api_keys=(SLOW, OTHER), queue_limit=8) as server,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        first = [pool.submit(status, SLOW)]
+        until(lambda: server.service.running == 1)
+        first += [pool.submit(status, SLOW) for _ in range(7)]
+        until(lambda: server.service.waiting == 7)
+        assert status(SLOW) == 429
+        last = pool.submit(status, OTHER)
+        until(lambda: server.service.waiting == 8)
+        assert [turn.client[-3:] for turn in server.service._waiting][:3] == ["[0]", "[1]", "[0]"]
+        script.steps.release(1 << 20)
+        assert {future.result() for future in (*first, last)} == {200}
