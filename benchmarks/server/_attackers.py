@@ -108,7 +108,7 @@ async def schema(attacker: Attacker) -> None:
     """Ask for an answer in a large schema of which much cannot be enforced."""
     name = attacker.name()
     one_of = {"oneOf": [{"type": "object", "properties": {f"k{at}": {"type": "string"}}} for at in range(8)]}
-    wide = {"properties": {f"{name}{at}": {} for at in range(10_000)}}
+    wide: dict[str, Any] = {"properties": {f"{name}{at}": {} for at in range(10_000)}}
     wrong = {"properties": {f"{name}{at}": one_of for at in range(220)}}
     chosen = attacker.draw.choice([wide, wrong])
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object", **chosen}}}

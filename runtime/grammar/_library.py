@@ -17,7 +17,7 @@ __all__ = ["Work", "limits", "message", "refusal", "require"]
 _ITEMS = 4_500  # items of a row of the parser; 4 for each of ``schema_work.LIMIT_OPTIONAL``, and others
 _MESSAGE_CHARACTERS = 400  # bound on a message of the library, which may quote the whole grammar
 _WORK_CHARACTERS = (
-    2_000_000  # characters of grammars that are checked to find what is wrong with one; up to 3 us for each
+    1_000_000  # characters of grammars that are checked to find what is wrong with one; up to 3 us for each
 )
 _NEEDS_TOKENIZER = "no tokenizer"  # begins a warning about parts of a grammar that are checked once a model is known
 

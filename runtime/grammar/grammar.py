@@ -121,7 +121,8 @@ def blamed_keyword(source: Mapping[str, Any], work: _library.Work) -> tuple[Plac
 
     _library.require()
     schema = Schema(source)
-    if not _library.refusal(LLMatcher.grammar_from_json_schema(schema.text()), work):
+    work.charge(text := schema.text())  # the check takes as long as llguidance's
+    if not _library.refusal(LLMatcher.grammar_from_json_schema(text), work):
         return None
     place, keyword = _blame(schema, work)
     return (place, keyword) if keyword else None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from edgedec.errors import UsageError
-from edgedec.runtime.grammar.required_length import check_required, regex_length
+from edgedec.runtime.grammar.required_length import LIMIT_REQUIRED, check_required, regex_length
 
 __all__ = ["check_optional", "check_work"]
 
@@ -54,28 +54,35 @@ def check_work(
     Raises:
         UsageError: a limit is exceeded; the message has the place, the number, the limit, and what helps.
     """
-    sums = _sums(places, in_place)
-    count = sum(_own(schema).optional for schema in places.values())
+    own = {place: _own(schema) for place, schema in places.items()}
+    count = sum(one.optional for one in own.values())
     check_optional(count, "the JSON schema has")
-    for place, have in sums.items():
-        where = f"the JSON schema at {show(place)}, with the schemas that apply to the same value,"
-        if have.optional > LIMIT_OPTIONAL:
-            raise UsageError(
-                f"{where} has {have.optional:,} optional properties; at most {LIMIT_OPTIONAL:,} are supported, so name some "
-                "in 'required', or leave some out"
-            )
-        if have.names > LIMIT_PATTERN_PROPERTIES:
-            raise UsageError(
-                f"{where} has {have.names:,} names in 'patternProperties'; at most {LIMIT_PATTERN_PROPERTIES} are "
-                "supported, so join some of them"
-            )
-        if have.patterns > LIMIT_PATTERNS:
-            raise UsageError(
-                f"{where} has {have.patterns} patterns and formats for one string; at most {LIMIT_PATTERNS} are supported, "
-                "so join some of them"
-            )
-        check_required(_longest(places[place]), f"the JSON schema at {show(place)}")
+    for place, have in _sums(own, in_place).items():
+        if (
+            max(have.optional - LIMIT_OPTIONAL, have.names - LIMIT_PATTERN_PROPERTIES, have.patterns - LIMIT_PATTERNS)
+            > 0
+        ):
+            _refuse(have, f"the JSON schema at {show(place)}, with the schemas that apply to the same value,")
+        if (longest := _longest(places[place])) > LIMIT_REQUIRED:
+            check_required(longest, f"the JSON schema at {show(place)}")
     return count
+
+
+def _refuse(have: _Sums, where: str) -> NoReturn:
+    if have.optional > LIMIT_OPTIONAL:
+        raise UsageError(
+            f"{where} has {have.optional:,} optional properties; at most {LIMIT_OPTIONAL:,} are supported, so name some "
+            "in 'required', or leave some out"
+        )
+    if have.names > LIMIT_PATTERN_PROPERTIES:
+        raise UsageError(
+            f"{where} has {have.names:,} names in 'patternProperties'; at most {LIMIT_PATTERN_PROPERTIES} are "
+            "supported, so join some of them"
+        )
+    raise UsageError(
+        f"{where} has {have.patterns} patterns and formats for one string; at most {LIMIT_PATTERNS} are supported, so join "
+        "some of them"
+    )
 
 
 def check_optional(count: int, has: str) -> None:
@@ -91,9 +98,9 @@ def check_optional(count: int, has: str) -> None:
         )
 
 
-def _sums(places: Mapping[Place, Any], in_place: Callable[[Place], Sequence[Place]]) -> dict[Place, _Sums]:
+def _sums(own: Mapping[Place, _Sums], in_place: Callable[[Place], Sequence[Place]]) -> dict[Place, _Sums]:
     sums: dict[Place, _Sums] = {}
-    for start in places:
+    for start in own:
         pending = [start]
         while pending:
             place = pending[-1]
@@ -103,7 +110,7 @@ def _sums(places: Mapping[Place, Any], in_place: Callable[[Place], Sequence[Plac
                 continue
             pending.pop()
             if place not in sums:
-                sums[place] = _joined(place, _own(places[place]), {one: sums[one] for one in inner})
+                sums[place] = _joined(place, own[place], {one: sums[one] for one in inner}) if inner else own[place]
     return sums
 
 
