@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from typing import Any, cast
+from collections import OrderedDict
+from typing import Any
 
 import h11
 from starlette.types import Scope
@@ -35,18 +35,26 @@ class BoundedConnection(H11Protocol):
 
     Parameters:
         limit: maximum number of connections.
+        order: all connections of the server, the one first whose last answer, or else whose beginning, is furthest back.
         head_seconds: seconds from the first byte of a request, or from the beginning of the connection, until its head has
             arrived. Further bytes do not extend them.
         stall_seconds: seconds for which a client may leave the answer unread.
         options: further parameters of the base class.
     """
 
-    def __init__(self, *, limit: int, head_seconds: float, stall_seconds: float, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        limit: int,
+        order: OrderedDict[BoundedConnection, None],
+        head_seconds: float,
+        stall_seconds: float,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
-        self._limit, self._head_seconds, self._stall_seconds = limit, head_seconds, stall_seconds
+        self._limit, self._order, self._head_seconds, self._stall_seconds = limit, order, head_seconds, stall_seconds
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
-        self._silent_since = 0.0
 
     @property
     def _answering(self) -> bool:
@@ -58,14 +66,13 @@ class BoundedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
         super().connection_made(transport)
-        self._silent_since = time.monotonic()
+        self._order[self] = None
         self._head = self.loop.call_later(self._head_seconds, self._give_up)
         if len(self.connections) > self._limit:
-            others = [cast(BoundedConnection, other) for other in self.connections]
-            silent = [other for other in others if not other._kept]  # never empty, because this one is silent
-            min(silent, key=lambda other: other._silent_since)._drop()
+            next(other for other in self._order if not other._kept)._drop()  # there is one, because this one is silent
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._order.pop(self, None)
         self._forget_head()
         self._forget_reader()
         super().connection_lost(exc)
@@ -76,7 +83,8 @@ class BoundedConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()  # begins the next request, if the client has sent it already
-        self._silent_since = time.monotonic()
+        if self in self._order:
+            self._order.move_to_end(self)
         if self.conn.trailing_data[0]:
             self._watch_head()
         if self.transport.is_closing() and self.transport.get_write_buffer_size():
@@ -137,4 +145,5 @@ class BoundedConnection(H11Protocol):
     def _drop(self) -> None:
         """Close the connection at once, with what was not sent yet."""
         self.connections.discard(self)  # at once, because ``connection_lost`` is called later
+        self._order.pop(self, None)
         self.transport.abort()

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -79,6 +80,7 @@ def http_server(gate: Gate) -> uvicorn.Server:
     connection = partial(
         BoundedConnection,
         limit=_connection_limit(settings.connections),
+        order=OrderedDict(),
         head_seconds=settings.head_seconds,
         stall_seconds=settings.stall_seconds,
     )
