@@ -11,7 +11,7 @@ Source: JSON Schema drafts 4 to 2020-12; OpenAPI 3.0, "Schema Object"; Gemini's 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgedec.errors import UsageError
@@ -33,6 +33,7 @@ from edgedec.runtime.grammar.schema import (
     Place,
     reference_place,
 )
+from edgedec.runtime.grammar.values import LIMIT_ALL_ARRAYS, unique_arrays
 
 __all__ = ["lenient_schema"]
 
@@ -69,6 +70,7 @@ def lenient_schema(schema: Mapping[str, Any], where: str) -> tuple[dict[str, Any
         raise UsageError("the JSON schema is nested too deeply; make it flatter") from error
     _drop_lost_references(result, result, where, notes)
     work = Work()
+    _drop_unique(result, result, where, notes, [LIMIT_ALL_ARRAYS])
     for _ in range(_REPAIRS):
         found = blamed_keyword(result, work)
         if found is None:
@@ -94,7 +96,7 @@ def _translated(schema: Any, where: str, notes: Notes) -> Any:
             continue  # a program that writes out all members of its own type
         if keyword in ANNOTATIONS or (keyword == "$schema" and str(value).rstrip("#") in VERSIONS):
             continue  # known to mean nothing, and in nearly every schema
-        if keyword == "nullable" or (keyword == "uniqueItems" and (not value or schema.get("maxItems") in (0, 1))):
+        if keyword == "nullable" or (keyword == "uniqueItems" and not value):
             continue
         if keyword not in KEYWORDS or not _is_enforced(keyword, value):
             notes[f"{here}={_shown(value)}" if isinstance(value, str | int | float) else here] = None
@@ -132,10 +134,45 @@ def _drop_lost_references(part: Any, root: Any, where: str, notes: Notes) -> Non
         _drop_lost_references(one, root, f"{where}.{name}", notes)
 
 
+def _drop_unique(part: Any, root: Any, where: str, notes: Notes, left: list[int]) -> None:
+    """Leave out ``uniqueItems`` where a grammar cannot enforce it, or where it says nothing.
+
+    ``left`` has the number of arrays that may still be listed. Parts that are no schemas stay, and are refused later.
+    """
+
+    def resolve(reference: str) -> Any:
+        return _at(root, reference_place(reference))
+
+    if isinstance(part, dict) and part.get("uniqueItems") is True:
+        try:
+            count = 1 if part.get("maxItems") in (0, 1) else len(unique_arrays(part, resolve) or ())
+        except (UsageError, LookupError, TypeError, ValueError, AttributeError):
+            count = 1
+        if not count or count > left[0]:
+            notes[f"{where}.uniqueItems=true"] = None
+            del part["uniqueItems"]
+        left[0] -= count if "uniqueItems" in part else 0
+    for name, one in _schemas_in(part):
+        _drop_unique(one, root, f"{where}.{name}", notes, left)
+
+
+def _schemas_in(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas in the keywords of one, with their places; data such as that of ``const`` is none."""
+    for keyword, value in schema.items() if isinstance(schema, dict) else ():
+        if keyword in (*MAPS, *DEFINITIONS) and isinstance(value, dict):
+            yield from ((f"{keyword}.{name}", one) for name, one in value.items())
+        elif keyword in (*LISTS, "items") and isinstance(value, list):
+            yield from ((f"{keyword}.{at}", one) for at, one in enumerate(value))
+        elif keyword in SCHEMAS:
+            yield keyword, value
+
+
 def _is_enforced(keyword: str, value: Any) -> bool:
     """Return False for a value of a keyword that other dialects have, and that constrains in ways unknown here."""
     if keyword == "format":
         return value in FORMATS
+    if keyword == "uniqueItems":
+        return isinstance(value, bool)
     if keyword == "required":
         return isinstance(value, list)  # true in draft 3
     if keyword in NUMBERS:

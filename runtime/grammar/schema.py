@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar.schema_work import check_work
+from edgedec.runtime.grammar.values import LIMIT_ALL_ARRAYS, LIMIT_ARRAYS, Disjoint, unique_arrays
 from edgedec.spelling import did_you_mean
 
 __all__ = ["FORMATS", "KEYWORDS", "Place", "Schema", "place_text", "read_json", "reference_place"]
@@ -50,6 +51,7 @@ ANNOTATIONS = (
     "readOnly",
     "writeOnly",
     "$anchor",
+    "discriminator",  # OpenAPI's; it helps to find the schema of a oneOf, and excludes no value
 )
 DEFINITIONS = ("$defs", "definitions")
 COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
@@ -57,7 +59,7 @@ NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multip
 MAPS = ("properties", "patternProperties")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 SCHEMAS = ("items", "additionalItems", "additionalProperties")
-VALUES = ("type", "enum", "const", "required", "pattern", "format")
+VALUES = ("type", "enum", "const", "required", "pattern", "format", "uniqueItems")
 KEYWORDS = tuple(sorted((*COUNTS, *NUMBERS, *MAPS, *LISTS, *SCHEMAS, *VALUES, *DEFINITIONS, "$ref")))
 
 Place = tuple[str, ...]  # keys and indices from the root of the schema down, as in a JSON pointer
@@ -156,6 +158,9 @@ class Schema:
         if self._root is False:
             raise UsageError("the JSON schema is false, which no value satisfies")
         self._check_references()
+        self._disjoint = Disjoint(self._referred)
+        self._exclusive: dict[Place, bool] = {}  # place of a oneOf -> its schemas exclude each other
+        self._check_unique()
         self._check_levels()
         self._check_loops()
         self._check_finite()
@@ -267,6 +272,26 @@ class Schema:
                     "is no schema; refer to a schema of the same document"
                 )
 
+    def _referred(self, reference: Any) -> Any:
+        """Return the schema that a ``$ref`` names."""
+        return self.places.get(reference_place(reference))
+
+    def _check_unique(self) -> None:
+        left = LIMIT_ALL_ARRAYS
+        for place, schema in self.places.items():
+            if not isinstance(schema, dict) or not _is_unique(schema):
+                continue
+            arrays = unique_arrays(schema, self._referred)
+            left -= len(arrays or ())
+            if not arrays or left < 0:
+                why = "no array satisfies" if arrays == [] else "is not supported"
+                where = place_text((*place, "uniqueItems"))
+                raise UsageError(
+                    f"the JSON schema has the keyword 'uniqueItems' at {where}, which {why}: it "
+                    f"is enforced for at most {LIMIT_ARRAYS} arrays of short constants, and {LIMIT_ALL_ARRAYS} in a schema; "
+                    "leave it out"
+                )
+
     def _check_levels(self) -> None:
         """Bound the depth to which schemas can be nested through references, whichever the order of them."""
         targets = {(), *self._references.values()}
@@ -365,6 +390,10 @@ class Schema:
         if isinstance(schema, bool):
             return schema
         result: dict[str, Any] = {}
+        if _is_unique(schema):
+            listed = {"items", "minItems", "maxItems"}
+            result["enum"] = unique_arrays(schema, self._referred)
+            schema = {keyword: value for keyword, value in schema.items() if keyword not in listed}
         for keyword, value in schema.items():
             here = (*place, keyword)
             if keyword == "$ref":
@@ -373,12 +402,19 @@ class Schema:
             elif keyword in MAPS:
                 result[keyword] = {name: self._enforced((*here, name), names) for name in value}
             elif isinstance(value, list) and (keyword in LISTS or keyword == "items"):
-                result[keyword] = [self._enforced((*here, str(at)), names) for at in range(len(value))]
+                said = "anyOf" if keyword == "oneOf" and "anyOf" not in schema and self._excludes(here) else keyword
+                result[said] = [self._enforced((*here, str(at)), names) for at in range(len(value))]
             elif keyword in SCHEMAS:
                 result[keyword] = self._enforced(here, names)
-            elif keyword in _CHECKS:
+            elif keyword in _CHECKS and keyword != "uniqueItems":
                 result[keyword] = value
         return result
+
+    def _excludes(self, place: Place) -> bool:
+        """Return True if the schemas of a oneOf exclude each other, so that it is an anyOf, which llguidance knows."""
+        if place not in self._exclusive:
+            self._exclusive[place] = self._disjoint.all(self.places[place[:-1]]["oneOf"])
+        return self._exclusive[place]
 
 
 def _target(reference: Any, place: Place) -> Place:
@@ -414,6 +450,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _is_unique(schema: Mapping[str, Any]) -> bool:
+    """Return True if ``uniqueItems`` of a schema excludes an array."""
+    return schema.get("uniqueItems") is True and schema.get("maxItems", 2) > 1
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -440,6 +481,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "enum": ("a list with at least one value", lambda value: isinstance(value, list) and bool(value)),
     "const": ("a value", lambda value: True),
     "required": ("a list of different names", _are_names),
+    "uniqueItems": ("true or false", lambda value: isinstance(value, bool)),
     "pattern": ("a regular expression", lambda value: isinstance(value, str)),
     "format": (f"one of {', '.join(FORMATS)}", lambda value: value in FORMATS),
 }

@@ -35,7 +35,11 @@ BIG = 1 << 63
         ({"anyOf": [STRING], "nullable": True}, {"anyOf": [{"anyOf": [STRING]}, {"type": "null"}]}, []),
         ({"nullable": True}, {}, []),
         ({"type": "array", "uniqueItems": True}, {"type": "array"}, ["uniqueItems=true"]),
-        ({"type": "array", "uniqueItems": True, "maxItems": 1}, {"type": "array", "maxItems": 1}, []),
+        (
+            {"type": "array", "uniqueItems": True, "maxItems": 1},
+            {"type": "array", "uniqueItems": True, "maxItems": 1},
+            [],
+        ),
         ({"type": "STRING"}, STRING, []),
         ({"type": ["int", "integer", "None"]}, {}, ["type"]),
         ({"type": "any"}, {}, ["type=any"]),
