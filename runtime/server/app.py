@@ -51,7 +51,7 @@ def create_app(service: ModelService, settings: ServerSettings, log: RequestLog 
             "auto_configure": False,
         },
     )
-    app.add_middleware(_HeadAsGet)
+    app.add_middleware(_UsualForm)
     gates: list[Gate] = []
     app.include_router(generation_routes(service, settings))
     app.include_router(inspection_routes(service, settings, gates))
@@ -83,14 +83,22 @@ def create_app(service: ModelService, settings: ServerSettings, log: RequestLog 
     return gates[0]
 
 
-class _HeadAsGet:
-    """Middleware that answers HEAD as GET. The HTTP server, which knows the method, leaves the body out."""
+class _UsualForm:
+    """Middleware that gives requests the form that the routes know.
+
+    HEAD is answered as GET; the HTTP server, which knows the method, leaves the body out. A body that the gate let through
+    without a declaration is JSON.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+        if scope.get("method") == "HEAD":
+            scope = {**scope, "method": "GET"}
+        elif scope.get("method") == "POST" and all(name != b"content-type" for name, _ in scope["headers"]):
+            scope = {**scope, "headers": [*scope["headers"], (b"content-type", b"application/json")]}
+        await self._app(scope, receive, send)
 
 
 def _answer(request: Request, error: ApiError) -> JSONResponse:

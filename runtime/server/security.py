@@ -24,6 +24,7 @@ __all__ = ["PUBLIC_PATHS", "RequestRules"]
 # Paths that are answered without a key: load balancers ask for the first two, and the page asks for the key itself. They
 # tell nothing about the model.
 PUBLIC_PATHS = frozenset(["/health", "/v1/health", *PAGE_PATHS])
+_DECLARING = ("content-type", "origin", "sec-fetch-site", "sec-fetch-mode")  # a browser sends one of them with a body
 
 
 class RequestRules:
@@ -55,7 +56,7 @@ class RequestRules:
         if path not in PUBLIC_PATHS:
             self._check_key(headers)
         if method == "POST":
-            self._check_form(headers)
+            self._check_form(path, headers)
 
     def client(self, address: str, headers: Headers) -> str:
         """Return the name of who sends a request: of the address, and of the key of this server that the request has."""
@@ -119,15 +120,8 @@ class RequestRules:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    def _check_form(self, headers: Headers) -> None:
-        kind, _, parameters = headers.get("content-type", "").partition(";")
-        charset = parameters.strip().lower().replace('"', "")
-        if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8", "charset=utf8"):
-            raise ApiError(
-                415,
-                "the body must be JSON in UTF-8; send 'Content-Type: application/json'",
-                code="unsupported_media_type",
-            )
+    def _check_form(self, path: str, headers: Headers) -> None:
+        self._check_type(path, headers)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(
                 415, "a compressed body is not accepted; leave out Content-Encoding", code="unsupported_media_type"
@@ -137,6 +131,19 @@ class RequestRules:
             raise ApiError(400, "the Content-Length header is not a number", code="invalid_length")
         if int(length[:20]) > self._body_bytes:
             raise too_large(self._body_bytes)
+
+    def _check_type(self, path: str, headers: Headers) -> None:
+        """Check that a body is declared as JSON. Programs for Ollama declare nothing; no browser leaves all of these out."""
+        if path.startswith("/api/") and not any(name in headers for name in _DECLARING):
+            return
+        kind, _, parameters = headers.get("content-type", "").partition(";")
+        charset = parameters.strip().lower().replace('"', "")
+        if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8", "charset=utf8"):
+            raise ApiError(
+                415,
+                "the body must be JSON in UTF-8; send 'Content-Type: application/json'",
+                code="unsupported_media_type",
+            )
 
 
 def too_large(limit: int) -> ApiError:

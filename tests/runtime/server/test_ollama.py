@@ -241,6 +241,19 @@ def test_a_call_that_a_chat_reads_is_sent_as_a_whole() -> None:
     assert reply.whole()["message"]["tool_calls"][0]["function"] == called
 
 
+def test_a_body_need_not_be_declared_unless_a_browser_sends_it(served: Served) -> None:
+    body = json.dumps({**BODY, "stream": False}).encode()
+    assert served.client.post("/api/chat", content=body).status_code == 200
+    for headers in (
+        {"Origin": f"http://127.0.0.1:{served.port}"},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+    ):
+        assert served.client.post("/api/chat", content=body, headers=headers).status_code == 415, headers
+    assert served.client.post("/v1/chat/completions", content=body).status_code == 415
+
+
 # Ollama's client.
 
 
