@@ -1,6 +1,6 @@
 """Ollama's interface, ``/api/chat`` and ``/api/generate``, as a translation of chats.
 
-Source: Ollama's ``docs/api.md``; the types of its client for Python, ollama 0.6.
+Source: Ollama's API reference; the types of its client for Python, ollama 0.6.
 """
 
 from __future__ import annotations

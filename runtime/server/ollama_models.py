@@ -1,6 +1,6 @@
 """The description of the model in Ollama's interface: ``/api/tags``, ``/api/show``, ``/api/ps``, ``/api/version``.
 
-Source: Ollama's ``docs/api.md``.
+Source: Ollama's API reference.
 """
 
 from __future__ import annotations
