@@ -189,7 +189,7 @@ def test_errors_have_ollamas_shape(served: Served, path: str, fields: dict[str, 
     assert words in response.json()["error"]
 
 
-def test_nothing_stands_between_the_lines_and_a_failure_is_the_last(pinging: Served, script: Any) -> None:
+def test_a_failure_is_the_last_line(pinging: Served, script: Any) -> None:
     with pinging.client.stream("POST", "/api/chat", json=BODY) as response:
         script.failure = RuntimeError("broken")
         script.steps.release(5)
@@ -239,6 +239,7 @@ def test_a_call_that_a_chat_reads_is_sent_as_a_whole() -> None:
     (called,) = [message["tool_calls"][0]["function"] for message in sent if "tool_calls" in message]
     assert called == {"name": "note", "arguments": {"animal": "cat"}}
     assert reply.whole()["message"]["tool_calls"][0]["function"] == called
+    assert reply.framing.ping == b"", "clients read every line as JSON"
 
 
 def test_a_body_need_not_be_declared_unless_a_browser_sends_it(served: Served) -> None:
