@@ -64,8 +64,10 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         note_ignored(*(grammar.ignored if grammar else ()))
 
         def reasoning(text: ModelText, ids: I32) -> Reasoning | None:
-            place = continued or text.reasoning_place(ids)
-            return settings.reasoning.of_answer(body, place, has_tags=text.has_reasoning_tags)
+            budget = settings.reasoning.budget_of(body, has_tags=text.has_reasoning_tags)
+            if budget is None:
+                return None
+            return Reasoning(place=continued or text.reasoning_place(ids), budget=budget)
 
         def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
             is_apart = settings.reasoning.is_shown_apart(body, has_tags=text.has_reasoning_tags)

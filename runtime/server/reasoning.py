@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from edgedec.errors import UsageError
-from edgedec.runtime.grammar.reasoning import Reasoning
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.ignored_fields import note_ignored
 from edgedec.runtime.server.request_body import Count, RequestBody
-from edgedec.runtime.text.reasoning import ReasoningPlace
 
 __all__ = ["ReasoningFields", "ReasoningLimits", "ReasoningSettings"]
 
@@ -146,8 +144,8 @@ class ReasoningSettings:
         chosen = body.reasoning_format or self.format
         return has_tags if chosen == "auto" else chosen == "deepseek"
 
-    def of_answer(self, body: ReasoningLimits, place: ReasoningPlace, *, has_tags: bool) -> Reasoning | None:
-        """Return the reasoning that an answer may begin with; None for a model without it, whose request is told so.
+    def budget_of(self, body: ReasoningLimits, *, has_tags: bool) -> int | None:
+        """Return the budget of a request's reasoning; None for a model without it, whose request is told so.
 
         Raises:
             ApiError: two fields of the budget differ.
@@ -159,4 +157,4 @@ class ReasoningSettings:
         if not (has_tags or self.is_shown_apart(body, has_tags=has_tags)):
             note_ignored(*budgets)
             return None
-        return Reasoning(place=place, budget=next(iter(budgets.values()), self.budget))
+        return next(iter(budgets.values()), self.budget)
