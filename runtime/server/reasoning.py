@@ -18,8 +18,8 @@ from edgedec.runtime.server.request_body import Count, RequestBody
 
 __all__ = ["ReasoningFields", "ReasoningLimits", "ReasoningSettings"]
 
-Mode = Literal["auto", "on", "off"]
 Format = Literal["auto", "deepseek", "none"]
+_MODES = ("auto", "on", "off")
 _NAME = "enable_thinking"
 # A template with one of these says itself what holds without the name.
 _HAS_DEFAULT = re.compile(rf"{_NAME}\s+is\s+(not\s+)?defined|{_NAME}\s*\|\s*default")
@@ -116,16 +116,18 @@ class ReasoningSettings:
         UsageError: a value is out of range.
     """
 
-    mode: Mode = "auto"
-    format: Format = "auto"
+    mode: str = "auto"
+    format: str = "auto"
     budget: int = -1
 
     def __post_init__(self) -> None:
-        for option, value, kind in (("--reasoning", self.mode, Mode), ("--reasoning-format", self.format, Format)):
-            if value not in get_args(kind):
-                raise UsageError(
-                    f"{option} must be {', '.join(get_args(kind)[:-1])} or {get_args(kind)[-1]}, not {value!r}"
-                )
+        formats = get_args(Format)
+        for option, value, allowed in (
+            ("--reasoning", self.mode, _MODES),
+            ("--reasoning-format", self.format, formats),
+        ):
+            if value not in allowed:
+                raise UsageError(f"{option} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
         if self.budget < -1:
             raise UsageError(f"--reasoning-budget must be a number of tokens, or -1 for any number, not {self.budget}")
 

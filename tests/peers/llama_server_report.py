@@ -6,7 +6,7 @@ import datetime
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -61,7 +61,7 @@ class _Outcome(Protocol):
     @property
     def skipped(self) -> Sequence[str]: ...
     @property
-    def listed(self) -> dict[str, str]: ...
+    def listed(self) -> Mapping[str, str]: ...
 
 
 def suite_version(suite: Path) -> str:
