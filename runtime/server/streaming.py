@@ -28,9 +28,9 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the secon
 Chunk = Mapping[str, Any]
 
 
-def compact_json(chunk: Chunk) -> bytes:
-    """Return a chunk as JSON in one line, in UTF-8."""
-    return json.dumps(chunk, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+def compact_json(value: Any) -> bytes:
+    """Return JSON data in one line, in UTF-8."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _event(chunk: Chunk) -> bytes:
