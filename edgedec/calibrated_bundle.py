@@ -54,7 +54,7 @@ def write_calibrated(bundle: Bundle, output: str | os.PathLike[str], policy: KvP
                 raise BundleError(f"{bundle.path / name}: changed while it was copied; run the command again")
         kept = {key: value for key, value in content.items() if key not in ("format", "version", "sha256", "requires")}
         kept |= {"created_by": f"edgedec {__version__}", "config": config}
-        # What fewer bits cost was measured without the policy, and would let a plan choose 4 bits for it.
+        # The cost of fewer bits was measured without the policy, and would let a plan choose 4 bits for it.
         kept["quantization"] = {key: value for key, value in kept["quantization"].items() if key != KV_PERPLEXITY}
         requires = sorted({*content.get("requires", []), KV_POLICY})
         (folder / MANIFEST).write_bytes(encode_manifest({"requires": requires, **kept}))

@@ -14,14 +14,14 @@ from typing import Any
 
 from benchmarks._server_process import HOST
 
-__all__ = ["Probes", "Samples"]
+__all__ = ["ProbeSamples", "Probes"]
 
 _TIMEOUT_S = 60.0
 _CHAT_PAUSE_S, _HEALTH_PAUSE_S = 0.25, 0.02  # seconds between requests of a probe
 
 
 @dataclass
-class Samples:
+class ProbeSamples:
     """Times in milliseconds, and the requests that failed, by status or error."""
 
     times_ms: list[float] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Probes:
 
     def __init__(self, port: int, key: str) -> None:
         self._port, self._key = port, key
-        self.chat, self.gaps, self.health = Samples(), Samples(), Samples()
+        self.chat, self.gaps, self.health = ProbeSamples(), ProbeSamples(), ProbeSamples()
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._repeat, args=(probe, samples, pause), daemon=True)
@@ -79,7 +79,7 @@ class Probes:
         for thread in self._threads:
             thread.join(_TIMEOUT_S + 1)
 
-    def _repeat(self, probe: Callable[[], None], samples: Samples, pause: float) -> None:
+    def _repeat(self, probe: Callable[[], None], samples: ProbeSamples, pause: float) -> None:
         while not self._stop.is_set():
             try:
                 probe()
@@ -123,7 +123,7 @@ class Probes:
             self.health.failed(str(response.status))
 
     @contextmanager
-    def _events(self, path: str, body: dict[str, Any], samples: Samples) -> Iterator[Iterator[dict[str, Any]]]:
+    def _events(self, path: str, body: dict[str, Any], samples: ProbeSamples) -> Iterator[Iterator[dict[str, Any]]]:
         """Yield the events of a stream; none if it was refused."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}", "Connection": "close"}
         with closing(http.client.HTTPConnection(HOST, self._port, timeout=_TIMEOUT_S)) as connection:
@@ -135,7 +135,7 @@ class Probes:
                 return
             yield self._parsed(response, samples)
 
-    def _parsed(self, response: http.client.HTTPResponse, samples: Samples) -> Iterator[dict[str, Any]]:
+    def _parsed(self, response: http.client.HTTPResponse, samples: ProbeSamples) -> Iterator[dict[str, Any]]:
         for line in response:
             if line.startswith(b"data: {"):
                 event: dict[str, Any] = {}

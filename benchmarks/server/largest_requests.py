@@ -146,15 +146,15 @@ def _grammar(rules: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RequestOutcome:
     """One request under one budget. Sizes are in bytes.
 
     Members:
-        request, budget: which.
-        status: of the answer; 0 if the connection broke.
+        request, budget: name of the request, and the budget.
+        status: status of the answer; 0 if the connection broke.
         charged: ``peak_bytes`` of the server afterwards.
         resident: growth of VmHWM over the process without the model.
-        fault: what does not hold; empty if all does.
+        fault: the rule that is broken, with figures; empty if none is.
     """
 
     request: str
@@ -210,7 +210,7 @@ def _fault(status: int, answer: bytes, charged: int, resident: int, budget: int)
     return ""
 
 
-def outcomes(budget: int, names: list[str]) -> Iterator[Outcome]:
+def outcomes(budget: int, names: list[str]) -> Iterator[RequestOutcome]:
     """Yield the outcome of each request under one budget."""
     every = requests()
     with _Server(budget) as server:
@@ -221,10 +221,12 @@ def outcomes(budget: int, names: list[str]) -> Iterator[Outcome]:
             resident = server.status("VmHWM") - server.without
             charged, _ = server.figures()
             fault = _fault(status, answer, charged, resident, budget)
-            yield Outcome(request=name, budget=budget, status=status, charged=charged, resident=resident, fault=fault)
+            yield RequestOutcome(
+                request=name, budget=budget, status=status, charged=charged, resident=resident, fault=fault
+            )
 
 
-def _row(mine: list[Outcome]) -> tuple[str, ...]:
+def _row(mine: list[RequestOutcome]) -> tuple[str, ...]:
     counts = Counter(one.status for one in mine)
     return (
         mine[0].request,
@@ -238,7 +240,7 @@ def _row(mine: list[Outcome]) -> tuple[str, ...]:
 
 def main() -> int:
     """Run the sweep."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--budgets", type=int, default=40)
     parser.add_argument("--from", dest="least", default="28MiB")
     parser.add_argument("--to", dest="most", default="512MiB")
@@ -248,12 +250,12 @@ def main() -> int:
     least, most = parse_bytes(args.least), parse_bytes(args.most)
     steps = max(1, args.budgets - 1)
     budgets = [round(least * (most / least) ** (number / steps)) for number in range(args.budgets)]
-    found: list[Outcome] = []
+    found: list[RequestOutcome] = []
     for budget in budgets:
         note(f"{budget / _MIB:.1f} MiB")
         found += outcomes(budget, args.only or list(requests()))
     if args.json:
-        print_json([asdict(one) for one in found])
+        print_json({"outcomes": [asdict(one) for one in found]})
     else:
         names = args.only or list(requests())
         header = ("request", "answers", "peak / budget", "process / budget", "process MiB", "faults")

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgedec.runtime.server.connection import mark_refused
 from edgedec.runtime.server.errors import ApiError, error_body
 from edgedec.runtime.server.memory import ServerMemory
-from edgedec.runtime.server.places import Place, Places
+from edgedec.runtime.server.places import RequestPlace, RequestPlaces
 from edgedec.runtime.server.request_log import RequestLog, RequestRecord
 from edgedec.runtime.server.request_memory import REQUEST_MEMORY, RequestMemory
 from edgedec.runtime.server.security import PUBLIC_PATHS, RequestRules, too_large
@@ -59,7 +59,7 @@ class Gate:
     ) -> None:
         self.app, self.settings, self.rules = app, settings, RequestRules(settings)
         self._memory, self.log = memory, log
-        self.places = Places(
+        self.places = RequestPlaces(
             requests=settings.requests, inspections=settings.inspections, body_seconds=settings.body_seconds
         )
         self._lingering = 0  # refused requests whose bodies are read and forgotten now
@@ -168,7 +168,7 @@ class Gate:
         except ApiError as error:
             await _refuse(send, error, record, ())
 
-    async def _read(self, headers: Headers, receive: Receive, place: Place, memory: RequestMemory) -> bytes:
+    async def _read(self, headers: Headers, receive: Receive, place: RequestPlace, memory: RequestMemory) -> bytes:
         """Return the body of a request, which ``memory`` holds from now on.
 
         Memory is taken as the body arrives, so that a body that is only announced takes none from others.

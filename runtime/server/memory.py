@@ -117,7 +117,7 @@ class ServerMemory:
         self.writes: Callable[[], bool] = lambda: False
         self.ledger = MemoryLedger(None)
         self._parked: Callable[[], int] = lambda: 0  # texts whose rows are on the disk
-        self._meter: MemoryMeter | None = None  # of the loaded model
+        self._meter: MemoryMeter | None = None  # the meter of the loaded model
         self._relief = threading.Event()
         self._noting, self._refused, self._next_note = threading.Lock(), 0, -math.inf
         self.watch = PressureWatch(

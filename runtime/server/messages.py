@@ -79,7 +79,7 @@ class InputMessage(RequestBody):
     content: Content
 
 
-class Tool(RequestBody):
+class MessagesTool(RequestBody):
     """A tool of the client, or the name of one that Anthropic's servers run."""
 
     ignored: ClassVar[frozenset[str]] = frozenset(
@@ -142,7 +142,7 @@ class CountRequest(SamplingRequest):
     )
     messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MESSAGES, fail_fast=True)]
     system: Content | None = None
-    tools: Annotated[list[Tool], Field(max_length=TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[MessagesTool], Field(max_length=TOOLS, fail_fast=True)] | None = None
     tool_choice: Choice | None = None
     stop_sequences: StopTexts | None = None
     thinking: Thinking | None = None

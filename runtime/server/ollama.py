@@ -97,7 +97,7 @@ class CommonBody(RequestBody):
         )
 
 
-class CalledFunction(RequestBody):
+class OllamaFunction(RequestBody):
     """A function with the arguments that it was called with."""
 
     ignored: ClassVar[frozenset[str]] = frozenset(["index", "description"])
@@ -105,13 +105,13 @@ class CalledFunction(RequestBody):
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-class ToolCall(RequestBody):
+class OllamaCall(RequestBody):
     """A call of a tool."""
 
     ignored: ClassVar[frozenset[str]] = frozenset(["index"])
     id: str | None = None
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: OllamaFunction
 
 
 class Message(RequestBody):
@@ -121,7 +121,7 @@ class Message(RequestBody):
     content: str = ""
     thinking: str | None = None
     images: list[Any] | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=TOOLS, fail_fast=True)] | None = None
+    tool_calls: Annotated[list[OllamaCall], Field(max_length=TOOLS, fail_fast=True)] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
 

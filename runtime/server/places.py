@@ -14,12 +14,12 @@ from typing import Self
 
 from edgedec.runtime.server.errors import ApiError
 
-__all__ = ["Place", "Places"]
+__all__ = ["RequestPlace", "RequestPlaces"]
 
 _PATIENT_SHARE = 8  # one of so many places may wait for its body for the whole time
 
 
-class Places:
+class RequestPlaces:
     """The places of a server.
 
     Parameters:
@@ -38,7 +38,7 @@ class Places:
         self.active = self.inspecting = 0
         self.draining = False
         # The places whose bodies are on their way, in the order in which they began, with the end of their time.
-        self._arriving: dict[Place, asyncio.Timeout] = {}
+        self._arriving: dict[RequestPlace, asyncio.Timeout] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -47,7 +47,7 @@ class Places:
         self.draining = True
         await self._empty.wait()
 
-    def take(self, *, inspects: bool) -> Place:
+    def take(self, *, inspects: bool) -> RequestPlace:
         """Return a place; leave it at the end of the request.
 
         Args:
@@ -69,7 +69,7 @@ class Places:
                 code="too_many_requests",
                 headers={"Retry-After": "1"},
             )
-        place = Place(self, inspects=inspects)
+        place = RequestPlace(self, inspects=inspects)
         self._count(place, 1)
         return place
 
@@ -78,7 +78,7 @@ class Places:
         """Seconds that a body may take now."""
         return self._body_seconds / max(1.0, _PATIENT_SHARE * len(self._arriving) / self._requests)
 
-    def _count(self, place: Place, change: int) -> None:
+    def _count(self, place: RequestPlace, change: int) -> None:
         if place.inspects:
             self.inspecting += change
         else:
@@ -104,23 +104,23 @@ class Places:
                 timeout.reschedule(place.arriving_since + self.patience_s)
             return
 
-    def await_body(self, place: Place, timeout: asyncio.Timeout) -> None:
+    def await_body(self, place: RequestPlace, timeout: asyncio.Timeout) -> None:
         """Note that the body of a place is on its way, until ``timeout`` is over."""
         self._arriving[place] = timeout
         self._bound_oldest()
 
-    def end_body(self, place: Place) -> None:
+    def end_body(self, place: RequestPlace) -> None:
         """Note that the body of a place is not on its way any more. A second call does nothing."""
         self._arriving.pop(place, None)
         self._bound_oldest()
 
-    def left(self, place: Place) -> None:
+    def left(self, place: RequestPlace) -> None:
         """Count a place as free."""
         self.end_body(place)
         self._count(place, -1)
 
 
-class Place:
+class RequestPlace:
     """A place, which is left at the end of the ``with`` block.
 
     Parameters:
@@ -132,7 +132,7 @@ class Place:
         arriving_since: time at which the body was first awaited, in seconds of the loop.
     """
 
-    def __init__(self, places: Places, *, inspects: bool) -> None:
+    def __init__(self, places: RequestPlaces, *, inspects: bool) -> None:
         self._places, self.inspects = places, inspects
         self.taken = True
         self.arriving_since = 0.0

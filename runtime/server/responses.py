@@ -80,7 +80,7 @@ class InputItem(TypedPart):
     summary: Annotated[list[ItemPart], Field(max_length=PARTS, fail_fast=True)] | None = None
 
 
-class Tool(RequestBody):
+class ResponsesTool(RequestBody):
     """A function of the client, or another tool, of which the type alone is kept."""
 
     ignored: ClassVar[frozenset[str]] = frozenset(["defer_loading"])
@@ -108,14 +108,14 @@ class TextFormat(RequestBody):
     strict: bool | None = None
 
 
-class TextOptions(RequestBody):
+class ResponsesText(RequestBody):
     """The form of an answer, and its length."""
 
     ignored: ClassVar[frozenset[str]] = frozenset(["verbosity"])
     format: TextFormat | None = None
 
 
-class StreamOptions(RequestBody):
+class ResponsesStream(RequestBody):
     """The options of a stream."""
 
     include_obfuscation: bool | None = None  # accepted, and never done
@@ -136,16 +136,16 @@ class ResponsesRequest(SamplingRequest):
     switched_off: ClassVar[Mapping[str, tuple[Any, ...]]] = {**SamplingRequest.switched_off, "background": (False,)}
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MESSAGES, fail_fast=True)]
     instructions: str | None = None
-    tools: Annotated[list[Tool], Field(max_length=TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[ResponsesTool], Field(max_length=TOOLS, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    text: TextOptions | None = None
+    text: ResponsesText | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     reasoning: dict[str, Any] | None = None
     include: list[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponsesStream | None = None
 
     def chat(self) -> ChatRequest:
         """Return the chat that the request means.

@@ -19,7 +19,7 @@ from tests.runtime.server.support.serving import serving
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the benchmarks are no part of the installed package
 attacks: Any = importlib.import_module("benchmarks.server.attacks")
 ATTACKS, Attacker = attacks.ATTACKS, importlib.import_module("benchmarks.server._attackers").Attacker
-Probes, Samples = attacks.Probes, importlib.import_module("benchmarks.server._probes").Samples
+Probes, ProbeSamples = attacks.Probes, importlib.import_module("benchmarks.server._probes").ProbeSamples
 
 KEY = "key"
 REFUSED = {"without-key", "refused"}  # without a key
@@ -77,7 +77,7 @@ def test_the_attacks_are_chosen_by_name() -> None:
 
 
 def row(**members: Any) -> dict[str, Any]:
-    samples = Samples([1.0, 3.0, 2.0])
+    samples = ProbeSamples([1.0, 3.0, 2.0])
     return {
         "attack": "grammar",
         "answers": {"400": 7, "200": 2},
@@ -93,26 +93,32 @@ def row(**members: Any) -> dict[str, Any]:
 
 
 def test_figures_are_those_of_the_times() -> None:
-    samples = Samples([float(at) for at in range(200, 0, -1)])
+    samples = ProbeSamples([float(at) for at in range(200, 0, -1)])
     samples.failed("503")
     samples.failed("503")
     shown = {"count": 200, "median_ms": 100.5, "p99_ms": 199.0, "longest_ms": 200.0, "failures": {"503": 2}}
     assert samples.as_json() == shown
-    assert Samples().as_json() == {"count": 0, "median_ms": None, "p99_ms": None, "longest_ms": None, "failures": {}}
+    assert ProbeSamples().as_json() == {
+        "count": 0,
+        "median_ms": None,
+        "p99_ms": None,
+        "longest_ms": None,
+        "failures": {},
+    }
 
 
 def test_a_goal_is_missed_by_a_long_time_a_failure_or_no_time() -> None:
-    failed = Samples([1.0])
+    failed = ProbeSamples([1.0])
     failed.failed("429")
     assert attacks.exceeded(row()) == []
-    assert attacks.exceeded(row(gaps=Samples([1.0, 501.0]).as_json())) == ["gaps"]
-    assert attacks.exceeded(row(chat=failed.as_json(), health=Samples().as_json())) == ["chat", "health"]
+    assert attacks.exceeded(row(gaps=ProbeSamples([1.0, 501.0]).as_json())) == ["gaps"]
+    assert attacks.exceeded(row(chat=failed.as_json(), health=ProbeSamples().as_json())) == ["chat", "health"]
 
 
 def test_the_table_has_a_line_for_each_attack() -> None:
-    failed = Samples([1.0])
+    failed = ProbeSamples([1.0])
     failed.failed("429")
-    names, first, second = attacks.table([row(), row(chat=failed.as_json(), health=Samples().as_json())])
+    names, first, second = attacks.table([row(), row(chat=failed.as_json(), health=ProbeSamples().as_json())])
     assert len(names) == len(first) == len(second)
     assert dict(zip(names, first, strict=True)) == {
         "attack": "grammar",

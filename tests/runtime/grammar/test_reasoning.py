@@ -156,6 +156,8 @@ def test_an_answer_may_begin_with_reasoning_or_with_what_the_grammar_describes(n
 class Impossible:
     """A grammar that no token continues."""
 
+    remade = 0
+
     def allowed(self, text: I32) -> Bools | None:
         raise UsageError("no token continues it")
 

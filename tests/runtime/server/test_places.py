@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.places import Places
+from edgedec.runtime.server.places import RequestPlaces
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_streaming import idle, until
@@ -173,7 +173,7 @@ def test_a_body_has_memory_as_it_arrives(locked: Served) -> None:
 
 def test_a_body_may_take_less_time_the_more_are_on_their_way() -> None:
     async def times(bodies: int) -> float:
-        places = Places(requests=64, inspections=1, body_seconds=32.0)
+        places = RequestPlaces(requests=64, inspections=1, body_seconds=32.0)
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             done = asyncio.Event()
 
@@ -197,7 +197,7 @@ def test_a_body_may_take_less_time_the_more_are_on_their_way() -> None:
 
 def test_the_oldest_body_loses_its_place() -> None:
     async def run() -> list[str]:
-        places, ends, done = Places(requests=2, inspections=1, body_seconds=60.0), list[str](), asyncio.Event()
+        places, ends, done = RequestPlaces(requests=2, inspections=1, body_seconds=60.0), list[str](), asyncio.Event()
 
         async def body(name: str) -> None:
             try:

@@ -73,7 +73,7 @@ class Short:
 def test_requests_behind_a_pass_that_fails_are_answered() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0, sequences=4)
-        async with running(lambda: session.real, queue_limit=200) as service:
+        async with running(lambda: session.real, queue_limit=2 * QUEUE) as service:
             submissions = [service.submit([request()]) for _ in range(4 + QUEUE)]
             await until(lambda: service.running == 4)
             step = session.scheduler.step
@@ -95,7 +95,7 @@ def test_requests_are_answered_when_the_work_between_passes_fails(place: str, mo
 
     async def test() -> None:
         session = ScriptedSession(steps=0, sequences=4)
-        async with running(lambda: session.real, queue_limit=200) as service:
+        async with running(lambda: session.real, queue_limit=2 * QUEUE) as service:
             submissions = [service.submit([request()]) for _ in range(4 + QUEUE)]
             await until(lambda: service.running == 4)
             owner: Any = {"count_passes": service.metrics, "begin": service._texts}.get(place, service.memory)
@@ -152,7 +152,7 @@ def test_a_grammar_for_which_the_system_starts_no_thread_fails_its_request_alone
             def submit(*args: object) -> None:
                 raise RuntimeError("can't start new thread")
 
-            texts._threads = cast(Any, SimpleNamespace(submit=submit))
+            texts._threads = cast(Any, SimpleNamespace(submit_for=submit))
             refused = service.submit([request(Grammar.json_schema({"type": "boolean"}))])
             assert await outcome(refused) == "RuntimeError"
             texts._threads = threads
@@ -188,7 +188,7 @@ def test_requests_that_wait_for_a_model_that_cannot_be_loaded_again_are_told(pla
                 return type(error).__name__
             return await outcome(submission)
 
-        async with running(open_session, idle_unload_s=0.01, queue_limit=200) as service:
+        async with running(open_session, idle_unload_s=0.01, queue_limit=2 * QUEUE) as service:
             await until(lambda: service.phase == "unloaded")
             found = Counter(await asyncio.gather(*(ask(service) for _ in range(QUEUE))))
             assert found.total() == QUEUE
@@ -243,15 +243,12 @@ def test_small_requests_do_not_wait_for_the_room_that_their_own_bodies_hold() ->
         session = ScriptedSession(sequences=2, budget_bytes=1 << 20)
         session.run.plan.phases["run"]["host"] = 1 << 17  # the floor
         short = Short()
-        async with running(lambda: session.real, queue_limit=200, memory=short.memory) as service:
+        async with running(lambda: session.real, queue_limit=2 * QUEUE, memory=short.memory) as service:
             short.look(0.5)
             await until(lambda: service.memory.ledger.is_shut)
             bodies = list[Reservation]()
             while (left := service.memory.ledger.floor_bytes - sum(body.nbytes for body in bodies)) >= ONE:
-                body = service.memory.hold_body(min(left, 1 << 17) // 4)
-                if body is None:
-                    break
-                bodies.append(body)
+                bodies.append(service.memory.ledger.reserve("connections", min(left, 1 << 17)))
             assert bodies
             assert await outcomes([service.submit([request()]) for _ in range(QUEUE)]) == {"answered": QUEUE}
             for body in bodies:
@@ -267,7 +264,7 @@ def test_a_full_queue_is_refused_when_memory_becomes_short(caplog: pytest.LogCap
         session = ScriptedSession(steps=0, sequences=1, budget_bytes=1 << 20)
         session.run.plan.phases["run"]["host"] = 10  # no request is small
         short = Short()
-        async with running(lambda: session.real, queue_limit=2000, memory=short.memory) as service:
+        async with running(lambda: session.real, queue_limit=3000, memory=short.memory) as service:
             first = service.submit([request()])
             await until(lambda: service.running == 1)
             submissions = [service.submit([request()]) for _ in range(1500)]
@@ -286,7 +283,7 @@ def test_a_full_queue_is_refused_when_memory_becomes_short(caplog: pytest.LogCap
 def test_a_thread_that_ends_tells_all_who_wait() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0, sequences=4)
-        async with running(lambda: session.real, queue_limit=200) as service:
+        async with running(lambda: session.real, queue_limit=2 * QUEUE) as service:
             submissions = [service.submit([request()]) for _ in range(4 + QUEUE)]
             await until(lambda: service.running == 4)
 

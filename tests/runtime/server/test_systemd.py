@@ -237,7 +237,7 @@ def test_a_model_thread_that_fails_is_noticed() -> None:
     service.close()
     assert service.alive  # its end was asked for
     broken = ModelService(lambda: ScriptedSession().real)
-    broken._serve = fail  # type: ignore[method-assign]  # a bug in the thread
+    broken._use = fail  # type: ignore[method-assign]  # a bug in the thread
     threading.excepthook, kept = (lambda arguments: None), threading.excepthook
     try:
         broken.start()
