@@ -134,6 +134,7 @@ def test_the_table_has_a_line_for_each_attack() -> None:
     assert dict(zip(names, second, strict=True))["misses"] == "chat; health; chat: 1 429"
 
 
+@pytest.mark.thorough
 def test_the_clients_measure_a_server() -> None:
     with serving(
         lambda: Session.open(demo.bundle_path(), threads=1, ctx_size=512, sequences=3), api_keys=(KEY,)

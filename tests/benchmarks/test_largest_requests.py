@@ -28,6 +28,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("benchmarks.server.largest_requests")
 
 
+@pytest.mark.thorough
 def test_each_request_has_a_path_and_a_body_that_is_read(sweep: ModuleType) -> None:
     every = sweep.requests()
     assert len(every) >= 30

@@ -56,6 +56,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("native", [False, True])
 def test_the_checkpoint_quantizes_as_ternary(tmp_path: Path, checkpoints: Any, shape: Any, native: bool) -> None:
     home = checkpoints.write_checkpoint(tmp_path, shape, native=native)

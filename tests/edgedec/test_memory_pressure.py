@@ -166,7 +166,7 @@ def test_the_thread_reads_the_file_and_survives_a_failing_call(tmp_path: Path) -
             new.write_text(TEXT.format(total, 0))
             new.replace(file)  # the thread must not read a file that is being written
     assert watch.as_json() == {"file": str(file), "stalled_share": watch.share, "reserves_left": None, "high": True}
-    assert not any(thread.name == "edgedec-pressure" for thread in threading.enumerate())
+    assert not watch._thread.is_alive()  # servers of other tests in this process may have such threads
     watch.close()
 
 

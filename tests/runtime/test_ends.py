@@ -33,6 +33,7 @@ def answer(session: Session, n_predict: int = 60, sampling: SamplingConfig = GRE
     return stream.answer
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingConfig(temperature=0.7, seed=4)], ids=["greedy", "drawn"])
 def test_no_end_token_is_written_before_the_least_number_of_tokens(session: Session, sampling: SamplingConfig) -> None:
     end = session.bundle.tokens.eos[0]

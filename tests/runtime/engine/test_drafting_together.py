@@ -91,6 +91,7 @@ def written(engine: Engine, sequences: Sequence[TokenSequence], count: int) -> l
     return [texts[id(sequence)][:count] for sequence in sequences]
 
 
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("policy", names(POLICIES))
 def test_texts_are_those_without_guesses(

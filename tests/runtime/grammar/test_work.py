@@ -100,7 +100,7 @@ def test_a_schema_above_a_bound_is_refused_before_it_is_compiled(
         Grammar.json_schema(make(limit + 1))
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("make", "limit", "message"), BOUNDS.values(), ids=BOUNDS)
 def test_a_schema_at_a_bound_is_followed(make: Make, limit: int, message: str) -> None:
     constraint = compiler().constraint(Grammar.json_schema(make(limit)), prompt_length=0)
@@ -166,6 +166,7 @@ def test_operators_up_to_the_bound_are_compiled() -> None:
     assert compiler().compile(Grammar.lark(f"start: X\nX: {joined}")).matcher
 
 
+@pytest.mark.thorough
 def test_the_search_for_what_is_wrong_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test that a schema with many faults is checked for a bounded number of characters."""
     one_of = {"oneOf": [{"type": "object", "properties": {f"k{at}": {}}} for at in range(20)]}

@@ -89,6 +89,7 @@ def test_requests_behind_a_pass_that_fails_are_answered() -> None:
     run(test())
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("place", ["relieve", "recover", "admit", "count_passes", "begin"])
 def test_requests_are_answered_when_the_work_between_passes_fails(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail once with an error that nobody expects, while many wait."""
@@ -161,6 +162,7 @@ def test_a_grammar_for_which_the_system_starts_no_thread_fails_its_request_alone
     run(test())
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("place", ["open", "ledger", "text"])
 def test_requests_that_wait_for_a_model_that_cannot_be_loaded_again_are_told(place: str) -> None:
     async def test() -> None:
@@ -224,6 +226,7 @@ def test_requests_are_answered_after_an_unloading_that_failed() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_each_request_that_comes_with_the_unloading_is_answered() -> None:
     async def test() -> None:
         async with running(lambda: ScriptedSession(sequences=2).real, idle_unload_s=1e-4) as service:
@@ -257,6 +260,7 @@ def test_small_requests_do_not_wait_for_the_room_that_their_own_bodies_hold() ->
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_full_queue_is_refused_when_memory_becomes_short(caplog: pytest.LogCaptureFixture) -> None:
     """More requests are refused at once than Python calls functions within each other; the log has one line."""
 

@@ -110,6 +110,7 @@ def test_an_answer_that_ends_by_itself_within_its_reasoning_is_content_too(think
     assert streamed(thinking, max_tokens=10, stop=stop)[:2] == (thoughts, thoughts)
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     "fields",
     [

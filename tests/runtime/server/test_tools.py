@@ -44,6 +44,7 @@ def ask(served: Served, **fields: Any) -> dict[str, Any]:
     return choice
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("chosen", ["required", "note", "sleep"])
 def test_a_call_that_is_required_is_made(served: Served, session: Session, chosen: str) -> None:
     named: Any = chosen if chosen == "required" else {"type": "function", "function": {"name": chosen}}
@@ -74,6 +75,7 @@ def test_a_function_may_have_the_name_of_a_choice(served: Served) -> None:
         assert call["function"]["name"] == name
 
 
+@pytest.mark.thorough
 def test_some_of_the_tools_are_allowed(served: Served, session: Session) -> None:
     tools = [{"type": "function", "function": {"name": name}} for name in ("one", "two", "three")]
     some = [{"type": "function", "function": {"name": name}} for name in ("two", "three")]

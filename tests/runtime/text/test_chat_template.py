@@ -118,6 +118,7 @@ def test_messages_that_are_not_data_are_refused() -> None:
         show("x", [{"role": "user", "content": object()}])
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("template", "words"),
     [
