@@ -16,6 +16,7 @@ from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
 from edgedec.embedded import ABOUT, EXAMPLES
 from edgedec.errors import ToolError, UsageError
+from edgedec.heap import keep_objects
 from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
@@ -252,6 +253,7 @@ def serve(
             session = run.open_session(spec, memory.budget, sequences=sequences, beside=beside)
             if disk is not None:
                 session.memory.keep_on_disk(disk)
+            keep_objects()
             return session
 
         memory = ServerMemory()

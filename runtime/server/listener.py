@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,10 +23,16 @@ from edgedec.runtime.server.systemd import Notifier
 
 __all__ = ["http_server", "run_server"]
 
-_SPARE_FILES = 3 * BACKLOG  # files left for connections that are accepted before others are closed, and for other uses
+_ACCEPTED = 128  # connections that are accepted before any is looked at
+_SPARE_FILES = (
+    3 * _ACCEPTED
+)  # files left for connections that are accepted before others are closed, and for other uses
 _LEAST_SHARE = 4  # one of so many files is a connection, where fewer are spare
 _KEEP_ALIVE_S = 30  # seconds for which a connection without a request stays open
 _DATE_S = 1.0  # seconds between renewals of the date in answers
+# Seconds after which a thread that computes gives the interpreter to one that waits for it. The loop waits for it several
+# times in each request, and Python's usual 5 ms would be the most of a short answer's time beside a large schema.
+_SWITCH_S = 0.001
 _SIGNALLED = 128  # exit code of a signal, minus the signal's number, as in shells
 
 
@@ -51,6 +58,11 @@ class _Server(uvicorn.Server):
         if self._sleeping is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 self._sleeping.call_soon_threadsafe(self._told.set)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(BACKLOG)
 
     async def main_loop(self) -> None:
         self._sleeping = asyncio.get_running_loop()
@@ -92,7 +104,7 @@ def http_server(gate: Gate) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         lifespan="off",
-        backlog=BACKLOG,  # also the number of connections that are accepted before any is looked at
+        backlog=_ACCEPTED,  # asyncio takes this number for both; see ``_Server.startup``
         ws="none",
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
@@ -121,7 +133,12 @@ def run_server(
     Raises:
         EdgedecError: the model cannot be loaded.
     """
-    asyncio.run(_serve(gate, service, sockets, ready, notifier or Notifier()))
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        asyncio.run(_serve(gate, service, sockets, ready, notifier or Notifier()))
+    finally:
+        sys.setswitchinterval(usual)
 
 
 async def _serve(

@@ -9,7 +9,9 @@ from edgedec.errors import DeviceError
 
 __all__ = ["BACKLOG", "listen", "listen_all"]
 
-BACKLOG = 128  # connections that the system holds before they are accepted
+# Connections that the system holds before they are accepted, if its own limit (somaxconn) allows so many. It leaves out
+# those that come when there are more, and their clients wait a second before they try again.
+BACKLOG = 2048
 
 
 def listen(host: str, port: int, *, beside: bool = False) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import logging
@@ -158,17 +159,19 @@ def test_wrong_defaults_are_refused_at_the_start(
 def test_rows_are_kept_on_the_disk_while_the_server_runs(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    folders, kept = list[Path](), list[object]()
+    folders, kept, frozen = list[Path](), list[object](), list[int]()
     monkeypatch.setattr(SessionMemory, "keep_on_disk", lambda session, disk: kept.append(disk))
 
     def run_server(gate: Gate, service: ModelService, sock: socket.socket, **options: Any) -> None:
         folders.extend(path for path in (tmp_path / "cache/edgedec/sequences").iterdir() if path.is_dir())
         with service._open_session():
-            pass
+            frozen.append(gc.get_freeze_count())
+            gc.unfreeze()
 
     monkeypatch.setattr(listener, "run_server", run_server)
     outcome = edgedec("serve", "-m", bundle, "--port", "0", "--disk-cache", "8MiB")
     assert outcome.code == 0, outcome.stderr
+    assert frozen[0]  # Python looks at none of them while requests are answered
     (folder,) = folders
     (disk,) = kept
     assert isinstance(disk, SpillFolder)

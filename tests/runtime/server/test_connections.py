@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import resource
 import socket
+import struct
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from edgedec.runtime.server import listener
 from edgedec.runtime.server.app import create_app
-from edgedec.runtime.server.listener import http_server
+from edgedec.runtime.server.listener import http_server, run_server
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
+from edgedec.runtime.server.sockets import BACKLOG
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_streaming import idle, until
@@ -64,6 +69,30 @@ def test_connections_leave_files_for_other_uses(monkeypatch: pytest.MonkeyPatch,
     gate = create_app(ModelService(lambda: ScriptedSession().real), ServerSettings(model_name="m"))
     connection: Any = http_server(gate).config.http
     assert connection.keywords["limit"] == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the queue of a socket as Linux tells it")
+def test_the_system_holds_more_connections_than_are_accepted_at_once(small: Served) -> None:
+    until(lambda: small._server.started)
+    (sock,) = small._server.servers[0].sockets
+    information = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+    (held,) = struct.unpack_from("I", information, 28)  # the largest queue, if the socket listens
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    assert held == min(BACKLOG, most)
+    assert BACKLOG > 1024  # the connections of a server that is full, and others
+
+
+def test_a_thread_that_computes_lets_the_loop_run_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list[float]()
+
+    async def serve(*parts: object) -> None:
+        found.append(sys.getswitchinterval())
+
+    usual = sys.getswitchinterval()
+    monkeypatch.setattr(listener, "_serve", serve)
+    run_server(cast(Any, None), cast(Any, None))
+    assert found == [pytest.approx(0.001)]
+    assert sys.getswitchinterval() == usual
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET", GET[:-2], GET + b"GET /he"])

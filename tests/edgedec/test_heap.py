@@ -1,0 +1,48 @@
+"""Test which objects Python looks at when it searches for unreachable cycles."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from edgedec.heap import keep_objects, release_garbage
+
+
+class Part:
+    """An object that refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_searches_leave_out_the_objects_that_were_there() -> None:
+    before = len(gc.get_objects())
+    keep_objects()
+    assert len(gc.get_objects()) < before / 10
+    new, old = Part(), gc.get_freeze_count()
+    assert old > before / 2
+    alive = weakref.ref(new)
+    del new
+    gc.collect()
+    assert alive() is None
+
+
+def test_released_garbage_has_cycles_that_were_there() -> None:
+    part = Part()
+    alive = weakref.ref(part)
+    keep_objects()
+    del part
+    gc.collect()
+    assert alive() is not None
+    release_garbage()
+    assert alive() is None
+    assert gc.get_freeze_count() == 0
