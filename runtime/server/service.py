@@ -36,7 +36,7 @@ from edgedec.runtime.server.memory import GRAMMAR_CACHE_BYTES, ServerMemory
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.request_memory import REQUEST_MEMORY
-from edgedec.runtime.server.submission import QueuedText, Submission, TextRequest, queue_fairly
+from edgedec.runtime.server.submission import QueuedText, Submission, TextRequest, may_begin, queue_fairly, take
 from edgedec.runtime.server.texts import GRAMMAR_S, RunningTexts
 from edgedec.runtime.server.turns import CLIENT, FairThreads
 from edgedec.runtime.session import Session
@@ -442,31 +442,35 @@ class ModelService:
             return False
 
     def _admitted(self, session: Session, texts: RunningTexts) -> QueuedText | None:
-        """Take the next request out of the queue; None if there is none, or it must wait for another one to end."""
+        """Take the next request that has room out of the queue; None if there is none, or all must wait for others to end.
+
+        One that waits for memory, such as that of a large grammar, lets requests of other clients pass.
+        """
         while True:
             with self._changed:
-                if not self._waiting or len(texts) >= self.slots:
-                    return None
-                turn = self._waiting[0]
-            # Reclaiming memory may write to the disk, during which requests may come and leave.
-            refusal: Exception | None = None
-            try:
-                most = turn.most_bytes(session.run.limits.positions)
-                turn.memory = self.memory.admit(most, alone=not texts, lexer=turn.lexer_bytes)
-                if turn.memory is None:
-                    return None
-            except AdmissionError as error:
-                refusal = short_of_memory(
-                    error, self.memory.retry_seconds, texts=self.slots, lexer_bytes=turn.lexer_bytes
-                )
-            with self._changed:
-                if first := bool(self._waiting) and self._waiting[0] is turn:
-                    self._waiting.popleft()
-            if first and refusal is None:
-                return turn
-            if first and refusal is not None:
-                turn.submission.post(refusal)
-            turn.free()  # it was refused, or its client left meanwhile
+                turns = [turn for turn in may_begin(self._waiting) if texts.has_place(turn)]
+            for turn in turns:
+                # Reclaiming memory may write to the disk, during which requests may come and leave.
+                refusal: Exception | None = None
+                try:
+                    most = turn.most_bytes(session.run.limits.positions)
+                    turn.memory = self.memory.admit(most, alone=not texts, lexer=turn.lexer_bytes)
+                    if turn.memory is None:
+                        continue
+                except AdmissionError as error:
+                    refusal = short_of_memory(
+                        error, self.memory.retry_seconds, texts=self.slots, lexer_bytes=turn.lexer_bytes
+                    )
+                with self._changed:
+                    there = take(self._waiting, turn)
+                if there and refusal is None:
+                    return turn
+                if refusal is not None and there:
+                    turn.submission.post(refusal)
+                turn.free()  # it was refused, or its client left meanwhile
+                break
+            else:
+                return None
 
 
 def _prepare_grammars(session: Session) -> None:

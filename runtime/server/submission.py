@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
@@ -29,13 +30,18 @@ __all__ = [
     "TextEvent",
     "TextPart",
     "TextRequest",
+    "may_begin",
     "post_all",
     "queue_fairly",
     "reported_bytes",
+    "take",
 ]
 
 # Bytes of the log-probability of a token, as an event, in the answer's objects and as JSON, as a bound of what was measured.
 _LOGPROB = 768
+# Requests by which one that waits for memory is passed at most, clients whose first requests are looked at, and requests
+# among which these are.
+_MOST_PASSED, _CLIENTS, _LOOKED = 32, 8, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +269,7 @@ class QueuedText:
         written: number of tokens of the answer; set by the model's thread.
         client: name of the client, as in ``turns.CLIENT``.
         rank: its place in the queue among those of other clients, see ``queue_fairly``.
+        passed: number of requests that were admitted while this one, which was before them, waited for memory.
         compiled_until: time at which the request fails if its grammar is not compiled.
         memory: its reserved memory; None before it is admitted.
         clock: measures its progress.
@@ -276,6 +283,7 @@ class QueuedText:
     written: int = 0
     client: str = field(default_factory=CLIENT.get)
     rank: int = 0
+    passed: int = 0
     compiled_until: float = 0.0
     memory: Reservation | None = None
     clock: ProgressClock = field(init=False)
@@ -324,6 +332,32 @@ class QueuedText:
     def silent(self) -> bool:
         """True if only the prompt's log-probabilities are wanted, for which one token must be written."""
         return self.request.prompt_logprobs and self.request.n_predict == 0
+
+
+def may_begin(waiting: Iterable[QueuedText]) -> Iterator[QueuedText]:
+    """Return the turns that may be admitted if those before them in the queue must wait for memory.
+
+    A turn is passed by those of other clients only, and at most ``_MOST_PASSED`` times. Few turns are looked at.
+    """
+    clients = set[str]()
+    for turn in islice(waiting, _LOOKED):
+        if turn.client not in clients:
+            yield turn
+            clients.add(turn.client)
+        if turn.passed >= _MOST_PASSED or len(clients) >= _CLIENTS:
+            return
+
+
+def take(waiting: deque[QueuedText], turn: QueuedText) -> bool:
+    """Take a turn out of the queue, and count it for those that it passes. Return False if it is not there any more."""
+    if turn not in waiting:
+        return False
+    for one in waiting:
+        if one is turn:
+            break
+        one.passed += 1
+    waiting.remove(turn)
+    return True
 
 
 def queue_fairly(waiting: deque[QueuedText], turns: Sequence[QueuedText]) -> None:

@@ -54,6 +54,12 @@ class RunningTexts:
         """The turns of the texts."""
         return [turn for turn, _ in (*self._running, *self._compiling)]
 
+    def has_place(self, turn: QueuedText) -> bool:
+        """Return True if a text may begin. One whose grammar is being compiled takes no place from one without a grammar."""
+        compiled = sum(future.done() for _, future in self._compiling)
+        taken = len(self._running) + compiled if turn.request.grammar is None else len(self)
+        return taken < self._session.run.sequences
+
     def step(self) -> None:
         """Run one pass of the model, if there is a text, and post what is new of each."""
         if self._compiling:
@@ -100,16 +106,20 @@ class RunningTexts:
         turn.compiled_until = time.monotonic() + GRAMMAR_S
 
     def _begin_compiled(self) -> None:
-        """Begin the texts whose grammars are compiled; wait a moment for one if there is nothing else to do."""
+        """Begin the texts whose grammars are compiled, if there are places for them.
+
+        Wait a moment for a grammar if there is nothing else to do.
+        """
         wait([future for _, future in self._compiling], 0 if self._running else _PATIENCE_S, FIRST_COMPLETED)
         now = time.monotonic()
-        done = [
-            (turn, future)
-            for turn, future in self._compiling
-            if future.done() or turn.submission.cancelled or now > turn.compiled_until
-        ]
-        self._compiling = [pair for pair in self._compiling if pair not in done]
-        for turn, future in done:
+        for turn, future in self._compiling:
+            if not turn.submission.cancelled:
+                if future.done():
+                    if len(self._running) >= self._session.run.sequences:
+                        continue  # until a text without a grammar, which began meanwhile, has ended
+                elif now <= turn.compiled_until:
+                    continue
+            self._compiling = [pair for pair in self._compiling if pair[0] is not turn]
             if turn.submission.cancelled:
                 future.cancel()
                 turn.free()

@@ -22,7 +22,8 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.memory import ServerMemory, request_bytes
 from edgedec.runtime.server.service import ModelService
-from edgedec.runtime.server.submission import TextPart, TextRequest, reported_bytes
+from edgedec.runtime.server.submission import QueuedText, TextPart, TextRequest, reported_bytes
+from edgedec.runtime.server.turns import CLIENT
 from tests.runtime.server.support.fake_session import ScriptedMemory, ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_service import PATIENCE_S, read, run, running, until
@@ -55,6 +56,72 @@ def test_a_request_begins_when_its_worst_case_fits() -> None:
             await until(lambda: not service.running)
             assert service.memory.ledger.items() == {"weights": 900, "requests": 0}
             assert service.memory.ledger.peak_bytes == 900 + 2 * ONE
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("most", "order"), [(2, ["first", "b0", "b1", "large", "b2"]), (32, ["first", "b0", "b1", "b2", "large"])]
+)
+def test_a_request_that_waits_for_memory_lets_some_of_others_pass(
+    most: int, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgedec.runtime.server.submission._MOST_PASSED", most)
+
+    async def test() -> None:
+        session = scripted(4.5)
+        begun = list[str]()
+        async with running(lambda: session.real) as service, service.text():
+            texts: Any = service._texts
+            begin = texts.begin
+
+            def noted(turn: QueuedText) -> None:
+                begun.append(turn.client)
+                begin(turn)
+
+            texts.begin = noted
+            submissions = []
+            for client, tokens in [("first", 3), ("large", 64), ("b0", 3), ("b1", 3), ("b2", 3)]:
+                CLIENT.set(client)
+                submissions.append(service.submit([request(tokens)]))
+                if client == "first":
+                    await until(lambda: service.running == 1)
+            session.steps.release(1 << 16)
+            for submission in submissions:
+                await read(submission)
+            assert begun == order
+
+    run(test())
+
+
+def test_a_grammar_that_is_compiled_takes_no_place_from_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two grammars are compiled, a text begins, and the model writes one text at a time all the same."""
+
+    async def test() -> None:
+        session = scripted(200, sequences=1)
+        session.compiling.clear()
+        grammar = Grammar.json_schema({"type": "boolean"})
+        async with running(lambda: session.real) as service, service.text():
+            texts: Any = service._texts
+            report, most = texts._report, [0]
+
+            def counted(*args: Any) -> None:
+                most[0] = max(most[0], len(texts._running))
+                report(*args)
+
+            texts._report = counted
+            CLIENT.set("a")
+            compiled = [service.submit([replace(request(), grammar=grammar)]) for _ in range(2)]
+            await until(lambda: service.running == 1 and texts._compiling)
+            CLIENT.set("b")
+            plain = service.submit([request()])
+            await until(lambda: session.answers)
+            session.compiling.set()
+            await until(lambda: texts._compiling[0][1].done())
+            session.steps.release(1 << 16)
+            for submission in (plain, *compiled):
+                assert len(await read(submission)) == 4
+            assert most == [1]
 
     run(test())
 

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.server import structure
-from edgedec.runtime.server.submission import QueuedText, queue_fairly
+from edgedec.runtime.server.submission import QueuedText, may_begin, queue_fairly, take
 from edgedec.runtime.server.turns import CLIENT, FairThreads
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
@@ -105,7 +105,7 @@ def test_the_end_cancels_what_waits(gated: Gated) -> None:
 
 
 def queued(waiting: deque[QueuedText], client: str, count: int = 1) -> None:
-    made: Any = [SimpleNamespace(client=client, rank=0, name=f"{client}{at}") for at in range(count)]
+    made: Any = [SimpleNamespace(client=client, rank=0, passed=0, name=f"{client}{at}") for at in range(count)]
     queue_fairly(waiting, made)
 
 
@@ -131,6 +131,45 @@ def test_a_client_who_comes_often_does_not_keep_another_waiting() -> None:
         begun.append(waiting.popleft().client)
     assert begun[:4] == ["a", "b", "a", "b"]
     assert begun.count("a") >= 8
+
+
+def test_those_of_others_may_pass_one_that_waits() -> None:
+    waiting: deque[Any] = deque()
+    queued(waiting, "a", 3)
+    queued(waiting, "b", 2)
+    queued(waiting, "c")
+    assert [turn.name for turn in may_begin(waiting)] == ["a0", "b0", "c0"]
+    assert take(waiting, waiting[2])
+    assert [(turn.name, turn.passed) for turn in waiting] == [("a0", 1), ("b0", 1), ("a1", 0), ("b1", 0), ("a2", 0)]
+    assert not take(waiting, cast(Any, SimpleNamespace()))
+    assert waiting[0].passed == 1
+
+
+def test_no_turn_is_passed_more_often_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of three waits for memory, then the second, while others come without end."""
+    monkeypatch.setattr("edgedec.runtime.server.submission._MOST_PASSED", 5)
+    waiting: deque[Any] = deque()
+    queued(waiting, "a")
+    queued(waiting, "b")
+    passed = []
+    for at in range(40):
+        queued(waiting, f"c{at}")
+        free = [turn for turn in may_begin(waiting) if turn.client not in "ab"]
+        if not free:
+            break
+        assert take(waiting, free[0])
+        passed.append(free[0].name)
+    assert len(passed) == 5
+    assert max(turn.passed for turn in waiting) == 5
+    assert [turn.name for turn in may_begin(waiting)] == ["a0"]  # and nothing else, until it begins
+
+
+def test_few_of_a_long_queue_are_looked_at() -> None:
+    waiting: deque[Any] = deque()
+    queued(waiting, "a", 3000)
+    for at in range(20):
+        queued(waiting, f"c{at}")
+    assert [turn.name for turn in may_begin(waiting)] == ["a0", *(f"c{at}0" for at in range(7))]
 
 
 # A server.
