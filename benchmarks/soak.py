@@ -1,17 +1,25 @@
 """Let clients use a server for an hour in a control group with a memory limit, beside a program that takes all it can.
 
-    .venv/bin/python benchmarks/soak.py [--seconds 3600] [--limit 256MiB] [--budget 56MiB] [--out FILE.json] [--json]
+    .venv/bin/python benchmarks/soak.py [--seconds 3600] [--limit 256MiB] [--budget 56MiB] [--attacks] [--out FILE.json]
+                                        [--json]
 
 This needs Linux and root, because it makes a control group, and takes about half a core. ``edgedec serve`` runs in the
 group with the embedded model, its draft model and ``--disk-cache``. Beside it ``benchmarks/_antagonist.py`` fills the group
 in waves until ``--least-room`` is left. Clients outside of the group send requests: greedy and seeded ones, structured ones,
 streams, and some that leave in the middle. One client sends small requests only, which the server must never refuse.
 
+With ``--attacks`` the server has API keys, and a process outside of the group attacks it with the first one: with one attack
+of ``benchmarks/server/_attackers.py`` after another for ``--attack-seconds``, and again from the first.
+
 It holds if
 
 - the kernel killed no process of the group, and the server ended by itself, with code 0, after SIGTERM;
 - every completed text is that of the same request alone;
-- no small request was refused, and every other refusal was a 429 with ``Retry-After``;
+- no small request was refused, and every other refusal was a 429 with ``Retry-After``; with attacks also a 503 with it, of
+  small requests, too, unless the reason was that memory is short; and the attackers got no status that docs/server.md does
+  not name;
+- the server's anonymous memory does not rise: the line through its means over the rounds of attacks, or else over minutes,
+  see ``memory_line`` (it is reported, and judged if the run has five of these);
 - memory was reclaimed (a run of a minute may be too short for it);
 - no request, no reservation and no file was left behind;
 - the peak of the charged memory, as the server measures it, is within the budget.
@@ -33,72 +41,38 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks._memory_group import MemoryGroup
-from edgedec import demo
+from benchmarks._soak_requests import CONTEXT, KV_BITS, requests, texts_alone
+from benchmarks._soak_rules import AttackRounds, anonymous_sizes, memory_line, resident_bytes
+from benchmarks.server.attacks import KEYS
 from edgedec.cli.console import note, print_json
 from edgedec.errors import DeviceError
 from edgedec.memory import parse_bytes
-from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
 
-_CONTEXT, _SLOTS, _QUEUE = 512, 6, 8
-_KV_BITS = 16  # a plan under a budget could choose others, with which texts are others
+_SLOTS, _QUEUE = 6, 8
 _ADDRESS = re.compile(r"at (http://\S+)")
-_BEGINNINGS = ("Once upon a time", "One day, a cat", "The moon", "Lily and her dog were", "Tom had a red ball, and")
-_MIDDLES = ("", " and", " who liked the rain and", ", there was a boy. He")
-_SCHEMAS: tuple[Mapping[str, Any], ...] = (
-    {
-        "type": "object",
-        "properties": {"name": {"enum": ["Tom", "Lily"]}},
-        "required": ["name"],
-        "additionalProperties": False,
-    },
-    {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 1, "maxItems": 3},
-)
 _SAMPLE_S, _END_S = 10.0, 60.0  # seconds between lines of ``--out``, and at most until the server has ended
+_PERIOD_S = 60.0  # seconds of a period of the server's memory, without attacks
 _PAUSE_S = 3.0  # longest pause of a client between two requests
 _ANTAGONIST = Path(__file__).with_name("_antagonist.py")
 
 
-def requests(count: int, seed: int) -> list[dict[str, Any]]:
-    """Return different requests, as bodies of completions."""
-    draw = random.Random(seed)
-    return [
-        {
-            "prompt": draw.choice(_BEGINNINGS) + draw.choice(_MIDDLES),
-            "max_tokens": draw.choice([8, 24, 24, 60, 240]),
-            "temperature": draw.choice([0, 0.7, 1.2]),
-            "seed": draw.randrange(1000),
-            "repeat_penalty": draw.choice([1.0, 1.1]),
-            "json_schema": draw.choice([None, None, None, *_SCHEMAS]),
-        }
-        for _ in range(count)
-    ]
-
-
-def texts_alone(asked: list[dict[str, Any]]) -> list[str]:
-    """Return the text of each request, written by a session that writes one text at a time without guesses."""
-    texts = []
-    with Session.open(demo.bundle_path(), threads=1, ctx_size=_CONTEXT, kv_bits=_KV_BITS) as session:
-        for body in asked:
-            grammar = None if body["json_schema"] is None else Grammar.json_schema(body["json_schema"])
-            options = {name: body[name] for name in ("temperature", "seed", "repeat_penalty")}
-            answer = session.generate(
-                body["prompt"], n_predict=body["max_tokens"], sampling=SamplingConfig(**options), grammar=grammar
-            )
-            texts.append(answer.text)
-    return texts
+def _http(url: str, timeout_s: float, *, attacked: bool) -> httpx.Client:
+    """Return a client of the server. Beside attacks it keeps no connection, which the server may close for another one."""
+    headers = {"Authorization": f"Bearer {KEYS[1]}"} if attacked else {}
+    limits = httpx.Limits(max_keepalive_connections=0 if attacked else None)
+    return httpx.Client(base_url=url, timeout=timeout_s, trust_env=False, headers=headers, limits=limits)
 
 
 @dataclass(kw_only=True)
@@ -129,6 +103,7 @@ class Client(threading.Thread):
         url: address of the server.
         asked, texts: requests, and the text of each.
         small: send small requests only.
+        attacked: the server is attacked meanwhile.
     """
 
     def __init__(
@@ -141,8 +116,10 @@ class Client(threading.Thread):
         *,
         seed: int,
         small: bool,
+        attacked: bool = False,
     ) -> None:
         super().__init__(daemon=True)
+        self._attacked = attacked
         self._url, self._tally, self._stop_event, self._small = url, tally, stop, small
         pairs = zip(asked, texts, strict=True)
         self._pairs = [pair for pair in pairs if not small or pair[0]["max_tokens"] == 8]
@@ -150,7 +127,7 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         """Send requests."""
-        with httpx.Client(base_url=self._url, timeout=300.0, trust_env=False) as http:
+        with _http(self._url, 300.0, attacked=self._attacked) as http:
             while not self._stop_event.is_set():
                 body, text = self._draw.choice(self._pairs)
                 wait = 0.0
@@ -195,28 +172,24 @@ class Client(threading.Thread):
         response.read()
         after = response.headers.get("Retry-After")
         code = response.json().get("error", {}).get("code")
-        if response.status_code != 429 or after is None or self._small:
+        refuses_small = self._small and (code == "memory_short" or not self._attacked)
+        if response.status_code not in ((429, 503) if self._attacked else (429,)) or after is None or refuses_small:
             self._tally.fail(f"refused: {response.status_code} {response.text}")
         self._tally.count(f"refused: {code}")
         return min(5.0, float(after or 1))
 
 
-def _resident(process: int) -> dict[str, int]:
-    """Return the resident memory of a process by kind, in bytes; empty if it has ended."""
-    with suppress(OSError):
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-        values = dict(line.split(":", 1) for line in lines)
-        names = [name for name in ("RssAnon", "RssFile") if name in values]  # a killed process has none of them
-        return {name: 1024 * int(values[name].split()[0]) for name in names}
-    return {}
-
-
 @contextmanager
-def _server(group: MemoryGroup, folder: Path, budget: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _server(
+    group: MemoryGroup, folder: Path, budget: str, *, attacked: bool
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start the server in the group, and yield its process and its address."""
     command = [sys.executable, "-m", "edgedec", "serve", "-m", "demo", "--memory-budget", budget, "-np", str(_SLOTS)]
-    command += ["-c", str(_CONTEXT), "--queue", str(_QUEUE), "--port", "0", "-t", "1", "--disk-cache", "16MiB"]
-    command += ["--spec-type", "model", "--kv-bits", str(_KV_BITS), "-v"]
+    command += ["-c", str(CONTEXT), "--queue", str(_QUEUE), "--port", "0", "-t", "1", "--disk-cache", "16MiB"]
+    command += ["--spec-type", "model", "--kv-bits", str(KV_BITS), "-v"]
+    if attacked:
+        (folder / "keys").write_text("\n".join(KEYS))
+        command += ["--api-key-file", str(folder / "keys")]
     log = (folder / "server.log").open("w+")
     process = subprocess.Popen(
         command,
@@ -240,9 +213,11 @@ def _server(group: MemoryGroup, folder: Path, budget: str) -> Iterator[tuple[sub
         log.close()
 
 
-def _end(process: subprocess.Popen[str], url: str, folder: Path, tally: SoakCounts) -> dict[str, Any]:
+def _end(
+    process: subprocess.Popen[str], url: str, folder: Path, tally: SoakCounts, *, attacked: bool
+) -> dict[str, Any]:
     """Wait until the server is idle, note its figures, end it, and check that nothing is left."""
-    with httpx.Client(base_url=url, timeout=60.0, trust_env=False) as http:
+    with _http(url, 60.0, attacked=attacked) as http:
         end = time.monotonic() + _END_S
         while any(slot["is_processing"] for slot in http.get("/slots").json()):
             if time.monotonic() > end:
@@ -267,55 +242,79 @@ def _end(process: subprocess.Popen[str], url: str, folder: Path, tally: SoakCoun
 
 
 def soak(
-    *, seconds: float, limit: str, budget: str, least_room: int, clients: int, seed: int, out: Path | None
+    *,
+    seconds: float,
+    limit: str,
+    budget: str,
+    least_room: int,
+    clients: int,
+    seed: int,
+    out: Path | None,
+    attack_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Run for ``seconds`` and return the figures; ``failures`` says what did not hold."""
+    """Run for ``seconds`` and return the figures; ``failures`` says what did not hold. None: there are no attacks."""
+    attacked = attack_seconds is not None
     asked = requests(60, seed)
     texts = texts_alone(asked)
     tally, stop = SoakCounts(), threading.Event()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgedec-soak-")))
         group = stack.enter_context(MemoryGroup(f"edgedec-soak-{os.getpid()}", parse_bytes(limit)))
-        process, url = stack.enter_context(_server(group, folder, budget))
+        process, url = stack.enter_context(_server(group, folder, budget, attacked=attacked))
         options = json.dumps({"least_room": least_room, "seed": seed})
         antagonist = stack.enter_context(
             subprocess.Popen([sys.executable, _ANTAGONIST, options], stdout=subprocess.DEVNULL, preexec_fn=group.join())
         )
         stack.callback(antagonist.kill)
         workers = [
-            Client(url, asked, texts, tally, stop, seed=seed + number, small=number == 0) for number in range(clients)
+            Client(url, asked, texts, tally, stop, seed=seed + number, small=number == 0, attacked=attacked)
+            for number in range(clients)
         ]
+        rounds = None if attack_seconds is None else AttackRounds(urlsplit(url).port or 0, attack_seconds, stop)
         for worker in workers:
             worker.start()
-        high = 0
+        if rounds is not None:
+            rounds.start()
+        high, sizes = 0, list[tuple[float, int]]()
         began = time.monotonic()
-        with httpx.Client(base_url=url, timeout=60.0, trust_env=False) as http:
+        with _http(url, 60.0, attacked=attacked) as http:
             while time.monotonic() < began + seconds and process.poll() is None and antagonist.poll() is None:
-                stop.wait(min(_SAMPLE_S, max(0.0, began + seconds - time.monotonic())))
+                sizes += anonymous_sizes(process.pid, began, until=min(began + seconds, time.monotonic() + _SAMPLE_S))
                 with suppress(httpx.HTTPError):
                     memory = http.get("/memory").json()
                     high += bool(memory["pressure"]["high"])
-                    line = {
+                    state = {
                         "seconds": round(time.monotonic() - began, 1),
                         "counts": dict(tally.counts),
                         "oom_kills": group.oom_kills,
-                        "server": _resident(process.pid),
-                        "antagonist": _resident(antagonist.pid),
+                        "server": resident_bytes(process.pid),
+                        "antagonist": resident_bytes(antagonist.pid),
                         "pressure": memory["pressure"],
                         "reclaimers": memory["ledger"]["reclaimers"],
                     }
                     if out is not None:
                         with out.open("a") as stream:
-                            stream.write(json.dumps(line) + "\n")
+                            stream.write(json.dumps(state) + "\n")
         ran = time.monotonic() - began
         if process.poll() is not None or antagonist.poll() is not None:
             tally.fail(f"a process ended: server {process.poll()}, antagonist {antagonist.poll()}")
         stop.set()
         for worker in workers:
             worker.join(_END_S)
+        if rounds is not None:
+            rounds.join(_END_S)
+            for failure in rounds.failures():
+                tally.fail(failure)
+        line = memory_line(sizes, _PERIOD_S if rounds is None else rounds.round_s)
+        if line["rises"]:
+            tally.fail(f"the anonymous memory of the server rises: {line}")
         antagonist.terminate()
         antagonist.wait()
-        figures = _end(process, url, folder, tally) if process.poll() is None else {"memory": {}, "metrics": {}}
+        figures = (
+            _end(process, url, folder, tally, attacked=attacked)
+            if process.poll() is None
+            else {"memory": {}, "metrics": {}}
+        )
         log = (folder / "server.log").read_text()
         if group.oom_kills:
             tally.fail(f"the kernel killed {group.oom_kills} processes")
@@ -335,6 +334,8 @@ def soak(
             "samples_under_pressure": high,
             "reclaimed": dict(reclaimed),
             "counts": dict(tally.counts),
+            "memory_line": line,
+            "attacks": {} if rounds is None else {name: dict(counts) for name, counts in rounds.answers.items()},
             "failures": tally.failures,
         }
 
@@ -347,6 +348,8 @@ def main() -> None:
     parser.add_argument("--least-room", default="6MiB", help="memory that the antagonist leaves")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--attacks", action="store_true", help="attack the server meanwhile")
+    parser.add_argument("--attack-seconds", type=float, default=20.0, help="seconds of each attack, with --attacks")
     parser.add_argument("--out", type=Path, help="file for a line of JSON each ten seconds")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on stdout")
     options = parser.parse_args()
@@ -360,6 +363,7 @@ def main() -> None:
         clients=options.clients,
         seed=options.seed,
         out=options.out,
+        attack_seconds=options.attack_seconds if options.attacks else None,
     )
     if options.json:
         print_json(figures)

@@ -42,7 +42,7 @@ from edgedec.errors import EdgedecError, UsageError
 
 GOALS_MS: Mapping[str, float] = {"chat": 1000.0, "gaps": 500.0, "health": 50.0}
 NONE = "none"  # name of the server without an attack
-_KEYS = ("key-of-the-attacker", "key-of-the-others")
+KEYS = ("key-of-the-attacker", "key-of-the-others")
 _WARM_UP_S = 1.0  # seconds between the begin of the clients and that of the attack
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +65,7 @@ def attacking(name: str, port: int) -> Iterator[subprocess.Popen[str] | None]:
     if name == NONE:
         yield None
         return
-    command = [sys.executable, "-m", "benchmarks.server._attackers", name, str(port), _KEYS[0]]
+    command = [sys.executable, "-m", "benchmarks.server._attackers", name, str(port), KEYS[0]]
     process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -89,13 +89,13 @@ def measure(name: str, *, seconds: float, budget: str) -> dict[str, Any]:
         DeviceError: the server does not start, or ended.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
-        keys.write("\n".join(_KEYS))
+        keys.write("\n".join(KEYS))
         keys.flush()
         command = [sys.executable, "-m", "edgedec", "serve", "-m", "demo", "--memory-budget", budget]
         command += ["--port", "{port}", "--api-key-file", keys.name]
         with ServerProcess("edgedec", command) as server:
             others, attack_s = Others(), 0.0
-            with Probes(server.port, _KEYS[1]) as probes:
+            with Probes(server.port, KEYS[1]) as probes:
                 time.sleep(_WARM_UP_S)
                 before = resident_peak(server.pid)
                 with attacking(name, server.port) as process:
@@ -121,7 +121,7 @@ def measure(name: str, *, seconds: float, budget: str) -> dict[str, Any]:
 def charged(port: int) -> dict[str, int]:
     """Return the budget, and the peaks of the charged memory: as it was measured, and of the ledger."""
     with httpx.Client(base_url=f"http://{HOST}:{port}", trust_env=False, timeout=60.0) as http:
-        http.headers["Authorization"] = f"Bearer {_KEYS[1]}"
+        http.headers["Authorization"] = f"Bearer {KEYS[1]}"
         lines = http.get("/metrics").text.splitlines()
         ledger = http.get("/memory").json()["ledger"]
     measured = next(line.split()[1] for line in lines if line.startswith("edgedec:peak_bytes "))
