@@ -22,6 +22,7 @@ __all__ = ["DEPTH_LIMIT", "JsonRoute", "parse_json", "structure"]
 
 DEPTH_LIMIT = 64  # levels of arrays and objects within each other
 _PART_BYTES = 1 << 16  # bytes that are looked at together
+_BACKSLASHES = (rb"\\", rb"\u005c", rb"\u005C")  # spellings of one in the text of a body
 
 
 def structure(body: bytes) -> tuple[int, int]:
@@ -63,7 +64,7 @@ def parse_json(body: bytes) -> Any:
             400, f"the body nests {depth} arrays and objects, at most {DEPTH_LIMIT} are accepted", code="json_too_deep"
         )
     if (memory := REQUEST_MEMORY.get()) is not None:
-        memory.hold_values(values)
+        memory.hold_values(values, escapes=sum(map(body.count, _BACKSLASHES)))
     try:
         value = json.loads(body.decode(), parse_constant=_refuse_constant)
         if b"\\u" in body:  # the only way to write half of a character

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
 from typing import Literal, ParamSpec, TypeVar
@@ -216,19 +216,31 @@ class ModelService:
     async def make_grammar(self, function: Callable[[GrammarCache], R]) -> R:
         """Return what ``function`` makes of the grammars, in a thread for them, in which clients take turns.
 
+        Its memory is held while it runs, and not while it waits for the thread, for which texts with memory may wait, too.
+
         Raises:
-            ApiError: too many grammars of the client wait for this (status 429), or it took too long (503).
+            ApiError: too many grammars of the client wait for this, or there is no room for it now (status 429), or never
+                (413), or it took too long (503).
         """
         if self._grammar_threads.waiting(CLIENT.get()) >= _GRAMMARS_WAITING:
             raise too_many_grammars(_GRAMMARS_WAITING)
 
+        memory = REQUEST_MEMORY.get()
+
         def work() -> R:
-            with self._watched:
-                return function(self.grammars)
+            with self._watched, nullcontext() if memory is None else memory.checking():
+                try:
+                    return function(self.grammars)
+                finally:
+                    if memory is not None and memory.check_bytes:
+                        trim_heap()
+
+        def attempt() -> Awaitable[R]:
+            return asyncio.get_running_loop().run_in_executor(self._grammar_threads, work)
 
         try:
             async with asyncio.timeout(GRAMMAR_S):
-                return await asyncio.get_running_loop().run_in_executor(self._grammar_threads, work)
+                return await (attempt() if memory is None else memory.when_free(attempt))
         except TimeoutError:
             raise late_grammar(GRAMMAR_S) from None
 

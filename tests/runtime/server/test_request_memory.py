@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from typing import Any
 
 import pytest
@@ -10,9 +12,12 @@ import pytest
 from edgedec.runtime.engine.ledger import MemoryLedger
 from edgedec.runtime.server import request_memory, streaming
 from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.json_body import parse_json
 from edgedec.runtime.server.memory import ServerMemory
-from edgedec.runtime.server.request_memory import RequestMemory, ids_bytes, text_bytes
-from tests.runtime.server.support.serving import Served
+from edgedec.runtime.server.request_memory import REQUEST_MEMORY, RequestMemory, ids_bytes, text_bytes
+from tests.runtime.server.support.check_growth import growth_of_a_check
+from tests.runtime.server.support.fake_session import ScriptedSession
+from tests.runtime.server.support.serving import Served, serving
 
 BUDGET = 1 << 20
 
@@ -29,7 +34,7 @@ def test_what_a_request_holds_is_given_back_at_its_end(memory: ServerMemory) -> 
         with RequestMemory(memory) as request:
             request.hold_body(20_000)
             request.hold_body(30_000)  # in place of the first
-            request.hold_values(2_000)
+            request.hold_values(2_000, escapes=0)
             await request.hold(5_000, "the text")
             with await request.converting(7_000):
                 assert memory.ledger.charged_bytes == request.nbytes == 4 * 30_000 + 80 * 2_000 + 12_000
@@ -42,7 +47,7 @@ def test_what_a_request_holds_is_given_back_at_its_end(memory: ServerMemory) -> 
 def test_small_bodies_are_those_of_their_connections(memory: ServerMemory) -> None:
     with RequestMemory(memory) as request:
         request.hold_body(16 << 10)
-        request.hold_values(1_000)
+        request.hold_values(1_000, escapes=0)
         assert memory.ledger.charged_bytes == 0
 
 
@@ -54,7 +59,7 @@ def test_what_never_has_room_is_refused_with_figures(memory: ServerMemory, part:
             if part == "body":
                 request.hold_body(BUDGET)
             elif part == "values":
-                request.hold_values(BUDGET // 80 - 4_000)
+                request.hold_values(BUDGET // 80 - 4_000, escapes=0)
             else:
                 await request.hold(BUDGET - 300_000, "the text")
 
@@ -96,6 +101,88 @@ def test_a_text_does_not_wait_for_ever(memory: ServerMemory, shut: bool, monkeyp
         asyncio.run(test())
     assert refused.value.status_code == 429
     assert int((refused.value.headers or {})["Retry-After"]) == (memory.retry_seconds if shut else 1)
+
+
+def counted(memory: ServerMemory, body: bytes) -> RequestMemory:
+    """Return the memory of a request with a body whose values were counted."""
+    request = RequestMemory(memory)
+    token = REQUEST_MEMORY.set(request)
+    try:
+        request.body_bytes = len(body)
+        parse_json(body)
+    finally:
+        REQUEST_MEMORY.reset(token)
+    return request
+
+
+def test_the_check_of_a_small_body_is_not_charged() -> None:
+    assert counted(ServerMemory(), b'{"grammar": "' + b"a" * 4000 + b'"}').check_bytes == 0
+    assert counted(ServerMemory(), b'{"grammar": "' + b"a" * 5000 + b'"}').check_bytes > 5000
+
+
+@pytest.mark.parametrize("backslash", [rb"\\", rb"\u005c", rb"\u005C"])
+def test_a_class_of_characters_is_charged_however_it_is_written(backslash: bytes) -> None:
+    classes = [counted(ServerMemory(), b'{"regex": "' + (backslash + b"w") * n + b'"}') for n in (2000, 4000)]
+    assert [request.body_escapes for request in classes] == [2000, 4000]
+    assert classes[1].check_bytes - classes[0].check_bytes > 2000 * 7000
+
+
+@pytest.mark.thorough(sample=3)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("json_schema", {"type": "object", "properties": {f"a{at}": {} for at in range(900)}}),
+        ("json_schema", {"prefixItems": [{"properties": {f"{c}{at}": {} for at in range(999)}} for c in "ab"]}),
+        ("json_schema", {"type": "array", "prefixItems": [True] * 18_000}),
+        ("json_schema", {"enum": [[]] * 19_000}),
+        ("json_schema", {"properties": {f"a{at}": {"oneOf": [{"properties": {"b": {}}}] * 8} for at in range(200)}}),
+        ("choice", [f"{at:x}" for at in range(20_000)]),
+        ("grammar", "start: " + " | ".join(f"/{at}/" for at in range(20_000))),
+        ("grammar", "start: " + " ".join(f'"{at}"?' for at in range(20_000))),
+        ("regex", "|".join([r"\w"] * 20_000)),
+    ],
+)
+def test_a_check_takes_no_more_than_is_charged(kind: str, source: Any) -> None:
+    request = counted(ServerMemory(), json.dumps({kind: source}).encode())
+    assert 0 < growth_of_a_check(kind, source) <= request.check_bytes
+
+
+def test_a_check_waits_for_memory_while_texts_are_written(memory: ServerMemory) -> None:
+    """It is tried again until there is room, and holds no thread meanwhile."""
+    memory.writes = lambda: True
+    tried = list[int]()
+
+    async def test() -> None:
+        request = counted(memory, b'{"grammar": "' + b"a" * 5000 + b'"}')
+        memory.ledger = MemoryLedger(request.check_bytes)
+        with RequestMemory(memory) as other:
+            await other.hold(1000, "the text")
+
+            async def check() -> str:
+                tried.append(memory.ledger.charged_bytes)
+                if len(tried) == 3:
+                    other.__exit__(None, None, None)
+                with request.checking():
+                    assert memory.ledger.charged_bytes == request.check_bytes
+                return "checked"
+
+            assert await request.when_free(check) == "checked"
+        assert memory.ledger.charged_bytes == 0
+
+    asyncio.run(test())
+    assert tried == [1000, 1000, 1000]
+
+
+def test_a_grammar_whose_check_never_has_room_is_refused() -> None:
+    session = ScriptedSession(budget_bytes=1 << 20)
+    with serving(lambda: session.real) as server:
+        schema = {"enum": [f"value {at}" for at in range(2000)]}
+        response = server.complete(json_schema=schema, max_tokens=1)
+        assert response.status_code == 413
+        assert response.json()["error"]["message"].startswith("the check of the grammar is too large for the memory")
+        assert server.complete(json_schema={"type": "boolean"}, max_tokens=1).status_code == 200
+        assert server.complete(max_tokens=1).status_code == 200
 
 
 def test_the_bytes_of_a_text_are_those_of_utf_8() -> None:
