@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from edgedec.bundle import Bundle
+from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Embed
 from edgedec.passes import assign_schemes, fuse_linears, quantize_activations, store_kv, windows_as_rings
 
-__all__ = ["bundle_graph", "embedding_name", "forget_graphs", "is_recurrent"]
+__all__ = ["bundle_graph", "embedding_name", "forget_graphs", "is_recurrent", "last_layer"]
 
+_LAYER_OUTPUT = re.compile(r"layers\.(\d+)\.out")
 _GRAPH = "bundle_graph"  # first part of the keys of graphs in ``Bundle.derived``
 
 
@@ -50,6 +54,28 @@ def is_recurrent(bundle: Bundle) -> bool:
     if key not in bundle.derived:
         bundle.derived[key] = bool(build_graph(bundle.config).recurrent)
     result: bool = bundle.derived[key]
+    return result
+
+
+def last_layer(bundle: Bundle) -> tuple[str, int]:
+    """Return the name and the width of the last layer's output, before the final norm, of every row.
+
+    Raises:
+        UnsupportedError: the model has no such value.
+    """
+    key = "last_layer"
+    if key not in bundle.derived:
+        graph = build_graph(bundle.config)
+        layers = {int(found[1]): name for name in graph.values if (found := _LAYER_OUTPUT.fullmatch(name))}
+        name = layers[max(layers)] if layers else ""
+        rows, width = graph.values[name].shape if name else ("", 0)
+        if rows != "n" or not isinstance(width, int):
+            raise UnsupportedError(
+                f"{bundle.path}: the last layer's output of every token, of which embeddings are made, is no value of this "
+                "model; leave --embeddings out"
+            )
+        bundle.derived[key] = name, width
+    result: tuple[str, int] = bundle.derived[key]
     return result
 
 

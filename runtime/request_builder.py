@@ -62,6 +62,8 @@ class RequestBuilder:
         ends: Sequence[int] = (),
         least_tokens: int = 0,
         whole: bool = False,
+        row_tap: str = "",
+        on_rows: Callable[[F32], None] | None = None,
     ) -> Request:
         """Return the request for a continuation of ``prompt``, int32 [n].
 
@@ -74,6 +76,8 @@ class RequestBuilder:
             ends: ids that end the answer.
             least_tokens: number of tokens of the answer before which none of ``ends`` is written.
             whole: True if nobody reads the answer before its end, and only its last token can tell where that is.
+            row_tap: name of the graph value that ``on_rows`` gets.
+            on_rows: called with rows of it for the prompt, float32 [n, width]; None: nobody wants them.
 
         Raises:
             UsageError: ``logprobs`` is out of range, or ``logprobs_of`` does not fit the rest.
@@ -124,6 +128,7 @@ class RequestBuilder:
             ends=tuple(ends),
             ahead_seconds=_WHOLE_SECONDS if whole else _AHEAD_SECONDS,
             pause=self.pause,
+            **({} if on_rows is None else {"row_tap": row_tap, "on_rows": on_rows}),
         )
 
     def lossless(self, request: Request, *, batch_invariant: bool) -> str:

@@ -29,11 +29,12 @@ from edgedec.runtime.grammar.reasoning import AnswerMasks, Reasoning
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.logprobs import LogprobsOf
 from edgedec.runtime.model_folder import open_model
-from edgedec.runtime.model_graph import forget_graphs
+from edgedec.runtime.model_graph import forget_graphs, last_layer
 from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan, make_plan, with_libraries
-from edgedec.runtime.protocols import I32, AcceleratorTarget, ClosableTarget, SelectingTarget, StreamingTarget
+from edgedec.runtime.pooling import PooledRows, Pooling, pooling_items
+from edgedec.runtime.protocols import F32, I32, AcceleratorTarget, ClosableTarget, SelectingTarget, StreamingTarget
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS
 from edgedec.runtime.sampling import SamplingConfig, checked_sampling
@@ -71,6 +72,7 @@ class Session:
         state: the cache.
         scheduler: writes the answers.
         memory: gives parts of the memory back while the session is open.
+        embedding_size: numbers of an embedding; 0 if the session was opened without ``embeddings``.
     """
 
     def __init__(
@@ -82,9 +84,11 @@ class Session:
         device: str,
         threads: int,
         accelerator: AcceleratorOptions | None = None,
+        embeddings: bool = False,
         progress: Progress = silent,
     ) -> None:
         self.bundle, self.run, self.meter = bundle, run, meter
+        self._row_tap, self.embedding_size = last_layer(bundle) if embeddings else ("", 0)
         self._closed = False
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
         self._grammars = GrammarCompiler(self.tokenizer)
@@ -95,6 +99,7 @@ class Session:
             device=device,
             limits=run.limits,
             threads=threads,
+            taps=(self._row_tap,) if embeddings else (),
             kv_bits=run.plan.kv_bits,
             accelerator=accelerator,
             progress=progress,
@@ -161,6 +166,7 @@ class Session:
         sequences: int = 1,
         beside: Mapping[str, int] | None = None,
         accelerator: AcceleratorOptions | None = None,
+        embeddings: bool = False,
         verify: bool = False,
         progress: Progress = silent,
     ) -> Self:
@@ -180,6 +186,7 @@ class Session:
             sequences: number of answers that can be written at a time.
             beside: bytes of what the program keeps beside the model, by part, for the plan; None: nothing.
             accelerator: the accelerator, if the device is one; None: the default one.
+            embeddings: let ``embed`` return embeddings, whose rows the plan then has.
             verify: read all files of the model even if they were checked before and have not changed since.
             progress: called during the preparation of an accelerator, which may take minutes.
 
@@ -206,6 +213,8 @@ class Session:
         meter.start()
         try:
             bundle, accelerator = open_model(folder, device, accelerator, verify=verify)
+            if embeddings:
+                beside = {**(beside or {}), **pooling_items(bundle)}
             run = make_plan(
                 bundle,
                 device=device,
@@ -229,7 +238,14 @@ class Session:
             meter.mark()
             trim_heap()  # because the planner and the self-test of the operators have freed blocks
             session = cls(
-                run.bundle, run, meter, device=device, threads=threads, accelerator=accelerator, progress=progress
+                run.bundle,
+                run,
+                meter,
+                device=device,
+                threads=threads,
+                accelerator=accelerator,
+                embeddings=embeddings,
+                progress=progress,
             )
             meter.rest()
             return session
@@ -406,6 +422,23 @@ class Session:
                     on_text(piece)
         return stream.answer
 
+    def embed(self, prompt: str | I32, *, pooling: Pooling = "mean") -> F32:
+        """Return the embedding of a text, float32 [embedding_size], of length 1, see ``PooledRows``.
+
+        Args:
+            prompt: a text, or the ids of ``encode``, int32 [n].
+            pooling: ``mean`` of the last layer's outputs for all tokens, or that of the ``last`` token.
+
+        Raises:
+            EdgedecError: the text does not fit the context, or the session was opened without ``embeddings``.
+            DeviceError: the target failed.
+        """
+        rows = PooledRows(pooling)
+        with self.stream(prompt, on_rows=rows.add) as stream:
+            for _ in stream:
+                pass
+        return rows.vector()
+
     def stream(
         self,
         prompt: str | I32,
@@ -426,6 +459,7 @@ class Session:
         whole: bool = False,
         stop_tokens: Sequence[int] = (),
         least_tokens: int = 0,
+        on_rows: Callable[[F32], None] | None = None,
     ) -> AnswerStream:
         """Continue ``prompt`` and return a stream of the answer's text, which is written while it is iterated over.
 
@@ -459,6 +493,8 @@ class Session:
             whole: True if nobody reads the text before its end. Several rounds may then run before ``interrupted`` is called
                 again and other requests begin, up to a quarter of a second unless ``pause`` is set. Texts with ``stop``
                 are not written so, because rounds after a stop string would be for nothing.
+            on_rows: called with the last layer's outputs for the prompt's tokens, in parts, float32 [n, embedding_size],
+                which the next pass overwrites. The whole prompt is then read, and nothing is written. None: a text is.
 
         Raises:
             EdgedecError: the prompt does not fit the context.
@@ -470,6 +506,8 @@ class Session:
             raise UsageError("the session is closed, and its model is no longer loaded; open another session")
         if isinstance(stop, str):
             raise UsageError(f"stop must be a list of texts, such as [{stop!r}], not a text")
+        if on_rows is not None and not self._row_tap:
+            raise UsageError("the session was opened without embeddings; open it with embeddings=True")
         config = checked_sampling(sampling)
         if isinstance(prompt, str):
             prompt = self.encode(prompt)
@@ -486,6 +524,8 @@ class Session:
         def on_prefill(done: int, total: int) -> None:
             progress("prompt tokens", done, total)
             account.prompt_read()
+            if on_rows is not None and done == total:
+                account.first_token()  # there is none, and the time up to here is the prompt's
 
         request = self._requests.build(
             prompt,
@@ -502,6 +542,8 @@ class Session:
             ends=ends,
             least_tokens=least_tokens,
             whole=whole and not stop,
+            row_tap=self._row_tap,
+            on_rows=on_rows,
         )
         self.decoder.check(request)
         writer = AnswerWriter(
@@ -516,11 +558,11 @@ class Session:
         task = Task(
             request=request,
             writer=writer,
-            most_tokens=n_predict,
+            most_tokens=n_predict if on_rows is None else 0,
             on_begin=partial(self._begin, account),
             on_end=partial(self._finish, writer),
         )
-        if n_predict:
+        if n_predict or on_rows is not None:
             self.scheduler.add(task)
         else:
             self._write_nothing(task, writer)

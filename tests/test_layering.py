@@ -81,7 +81,7 @@ RUNTIME = (
     ("targets", "model_folder"),
     ("drafters",),
     ("speculation", "estimates", "planner", "planning", "plan_search", "draft_law", "draft_advice"),
-    ("session", "session_memory", "open_scheduler", "request_builder", "answer", "writer", "conversation"),
+    ("session", "session_memory", "open_scheduler", "request_builder", "answer", "writer", "conversation", "pooling"),
     ("web",),
     ("batch", "measure", "deploy", "server"),
 )

@@ -122,6 +122,7 @@ def check_prompt(prompt: I32, limits: Limits) -> None:
 class PromptSequence(ABC):
     """A sequence that first makes the cache hold exactly the prompt without its last token.
 
+    If the request has a ``row_tap``, the cache holds the last token as well, and the sequence ends with the prompt.
     Rows of the common prefix are kept. If the request is interrupted, the rows of finished passes are kept.
 
     Parameters:
@@ -146,9 +147,9 @@ class PromptSequence(ABC):
         self._ids[: len(prompt)] = prompt
         self.prompt_logprobs: list[TokenLogprobs] = []
         self._rows_read = 0  # rows of the last pass over the prompt
-        ids = prompt[:-1].tolist()
-        # The log-probabilities of the prompt's tokens need a pass over all of it.
-        common = 0 if request.prompt_logprobs else common_prefix(ids, decoder.cached)
+        ids = (prompt if request.row_tap else prompt[:-1]).tolist()
+        self._rows_to_read = len(ids)
+        common = 0 if request.reads_all else common_prefix(ids, decoder.cached)
         common = min(common, decoder.state.length)  # fewer if a device was lost with the rows
         keep = decoder.state.truncate(common)  # fewer if a window or a recurrence has lost rows, which then run again
         del decoder.cached[keep:]
@@ -176,8 +177,8 @@ class PromptSequence(ABC):
 
     @property
     def unread(self) -> int:
-        """Number of the prompt's tokens whose rows are not in the cache yet, without its last token."""
-        return max(0, len(self.request.prompt) - 1 - self.state.length) if self.reading else 0
+        """Number of the prompt's tokens whose rows are not in the cache yet, without its last token if a text follows."""
+        return max(0, self._rows_to_read - self.state.length) if self.reading else 0
 
     def next_pass(self, room: Room) -> Drafting[Pass | None]:
         """Return the next pass of at most ``room.rows`` rows; None if none is needed now, or the sequence has ended.
@@ -201,12 +202,18 @@ class PromptSequence(ABC):
 
         A draft model reads along, so that it does not read a long prompt at once while other texts wait.
         """
-        request, start, total = self.request, self.state.length, len(self.request.prompt) - 1
+        request, start, total = self.request, self.state.length, self._rows_to_read
         if start < total:
             request.on_prefill(start, total)
             if request.interrupted():
                 self.ended = True
                 return None
+        elif request.row_tap:
+            request.on_prefill(start, total)
+            self.ended = True
+            return None
+        if request.row_tap:
+            return self._rows_pass(start, min(rows, request.limits.nodes))
         most = min(rows, request.limits.nodes)
         draft_read = yield from self.read_draft(request.limits.nodes)
         if start == total:
@@ -219,11 +226,21 @@ class PromptSequence(ABC):
             return None
         if request.prompt_logprobs:
             most = min(most, request.tree_nodes or most)  # memory is planned for so many rows of logits
-        stop = min((length for length in self._snapshots_at if length > start), default=total)
-        chunk = self._ids[start : min(start + most, stop, total)]
+        return self._rows_pass(start, most)
+
+    def _rows_pass(self, start: int, most: int) -> Pass:
+        """Return a pass over at most ``most`` rows of the prompt from ``start`` on."""
+        request = self.request
+        stop = min((length for length in self._snapshots_at if length > start), default=self._rows_to_read)
+        chunk = self._ids[start : min(start + most, stop, self._rows_to_read)]
         count = np.arange(len(chunk), dtype=np.int32)
         self._rows_read = len(chunk)
-        return Pass(ids=chunk, positions=start + count, logits=count if request.prompt_logprobs else _NO_ROWS)
+        return Pass(
+            ids=chunk,
+            positions=start + count,
+            logits=count if request.prompt_logprobs else _NO_ROWS,
+            taps=(request.row_tap,) if request.row_tap else (),
+        )
 
     def write_rounds(
         self, target: Target, sequences: Sequence[TokenSequence], rooms: Sequence[Room]
@@ -252,6 +269,8 @@ class PromptSequence(ABC):
         if self.request.prompt_logprobs and self.request.logprobs is not None:
             for end, (row, token) in enumerate(zip(result.logits, following, strict=False), start + 1):
                 self.prompt_logprobs.append(self.request.logprobs(row, token, self._ids[:end]))
+        if self.request.row_tap:
+            self.request.on_rows(result.taps[self.request.row_tap])
         self.rounds.prefill_seconds += result.seconds
         self.state.commit(np.arange(rows, dtype=np.int32))
         self._cached_decoder.cached += self._ids[start : start + rows].tolist()

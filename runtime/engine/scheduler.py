@@ -337,7 +337,7 @@ class Scheduler:
         The text that is read keeps a snapshot of its recurrent states there.
         """
         assert self._cache is not None
-        if not self._shared:
+        if not self._shared or task.request.reads_all:
             return False
         used = [CachedRows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
         now = self._cache.longest(task.prompt, used)
