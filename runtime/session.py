@@ -72,7 +72,8 @@ class Session:
         state: the cache.
         scheduler: writes the answers.
         memory: gives parts of the memory back while the session is open.
-        embedding_size: numbers of an embedding; 0 if the session was opened without ``embeddings``.
+        embedding_layer, embedding_size: the value of which embeddings are made, such as ``layers.3.out``, and the numbers of
+            one; empty and 0 if the session was opened without ``embeddings``.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Session:
         progress: Progress = silent,
     ) -> None:
         self.bundle, self.run, self.meter = bundle, run, meter
-        self._row_tap, self.embedding_size = last_layer(bundle) if embeddings else ("", 0)
+        self.embedding_layer, self.embedding_size = last_layer(bundle) if embeddings else ("", 0)
         self._closed = False
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
         self._grammars = GrammarCompiler(self.tokenizer)
@@ -99,7 +100,7 @@ class Session:
             device=device,
             limits=run.limits,
             threads=threads,
-            taps=(self._row_tap,) if embeddings else (),
+            taps=(self.embedding_layer,) if embeddings else (),
             kv_bits=run.plan.kv_bits,
             accelerator=accelerator,
             progress=progress,
@@ -506,7 +507,7 @@ class Session:
             raise UsageError("the session is closed, and its model is no longer loaded; open another session")
         if isinstance(stop, str):
             raise UsageError(f"stop must be a list of texts, such as [{stop!r}], not a text")
-        if on_rows is not None and not self._row_tap:
+        if on_rows is not None and not self.embedding_layer:
             raise UsageError("the session was opened without embeddings; open it with embeddings=True")
         config = checked_sampling(sampling)
         if isinstance(prompt, str):
@@ -542,7 +543,7 @@ class Session:
             ends=ends,
             least_tokens=least_tokens,
             whole=whole and not stop,
-            row_tap=self._row_tap,
+            row_tap=self.embedding_layer,
             on_rows=on_rows,
         )
         self.decoder.check(request)

@@ -230,11 +230,18 @@ class RunOptions(PlanOptions):
         )
 
     def open_session(
-        self, spec: SpecConfig, budget: Budget, *, sequences: int = 1, beside: Mapping[str, int] | None = None
+        self,
+        spec: SpecConfig,
+        budget: Budget,
+        *,
+        sequences: int = 1,
+        beside: Mapping[str, int] | None = None,
+        embeddings: bool = False,
     ) -> Session:
         """Plan the run under ``budget`` and load the model, with a progress bar. It writes ``sequences`` texts at a time.
 
-        ``beside`` has the bytes of what the program keeps beside the model, by part.
+        ``beside`` has the bytes of what the program keeps beside the model, by part, and of ``pooling_items`` for
+        ``embeddings``.
 
         Raises:
             BudgetError: no plan fits. The message says what bounds the budget if it is not the user's own limit.
@@ -260,6 +267,7 @@ class RunOptions(PlanOptions):
                     sequences=sequences,
                     beside=beside,
                     accelerator=self.accelerator(self.record),
+                    embeddings=embeddings,
                     verify=self.verify,
                     progress=report,
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -21,6 +21,7 @@ from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
     from edgedec.runtime.engine.spill import SpillFolder
+    from edgedec.runtime.pooling import Pooling
     from edgedec.runtime.session import Session
 
 __all__ = ["serve"]
@@ -168,6 +169,21 @@ def serve(
             help="deepseek: reasoning in reasoning_content; none: in the content; auto: deepseek if the model has the tags.",
         ),
     ] = "auto",
+    embeddings: Annotated[
+        bool,
+        option(
+            "--embeddings", "--embedding", help="Answer /v1/embeddings, beside texts. The plan has room for the rows."
+        ),
+    ] = False,
+    pooling: Annotated[
+        str | None,
+        option(
+            "--pooling",
+            metavar="mean|last",
+            help="What an embedding is: the mean of the rows of all tokens, or the last row; needs --embeddings. "
+            "Without it: mean.",
+        ),
+    ] = None,
     no_slots: Annotated[bool, option("--no-slots", help="Do not answer /slots.")] = False,
     no_metrics: Annotated[bool, option("--no-metrics", help="Do not answer /metrics.")] = False,
     no_ui: Annotated[bool, option("--no-ui", "--no-webui", help="Do not serve the page for chats.")] = False,
@@ -208,6 +224,8 @@ def serve(
         body_bytes = parse_bytes(max_body)
     except UsageError as error:
         raise UsageError(f"--max-body {error}") from None
+    if pooling is not None and not embeddings:
+        raise UsageError(f"--pooling {pooling} is for embeddings; add --embeddings, or leave it out")
     settings = ServerSettings(
         model_name=alias or Path(run.model).name.removesuffix(".edgedec") or "model",
         host=host if passed is None else passed.getsockname()[0],
@@ -222,6 +240,7 @@ def serve(
         has_page=not no_ui,
         sanitize=sanitize_control_tokens,
         reasoning=ReasoningSettings(mode=reasoning, format=reasoning_format, budget=reasoning_budget),
+        pooling=cast("Pooling", pooling or "mean"),  # the settings check it
         web=web,
         about=ABOUT.get(run.model, ""),
         examples=EXAMPLES if run.model in ABOUT else (),
@@ -239,6 +258,7 @@ def serve(
     ):
         # These take half a second, which a port in use does not cost.
         from edgedec.bundle import Bundle
+        from edgedec.runtime.pooling import pooling_items
         from edgedec.runtime.server.app import create_app
         from edgedec.runtime.server.listener import run_server
         from edgedec.runtime.server.memory import GRAMMAR_ROOM, ServerMemory, server_items
@@ -248,9 +268,11 @@ def serve(
             bundle = Bundle.open(resolve_model(run.model))
             memory.budget = run.find_budget()
             items = server_items(bundle.tokens.size, requests=settings.requests)
+            if embeddings:
+                items |= pooling_items(bundle)
             beside = run.with_room(GRAMMAR_ROOM, parallel, spec, memory.budget, beside=items)
             sequences = run.parallel(parallel, spec, memory.budget, most=_PARALLEL, beside=beside)
-            session = run.open_session(spec, memory.budget, sequences=sequences, beside=beside)
+            session = run.open_session(spec, memory.budget, sequences=sequences, beside=beside, embeddings=embeddings)
             if disk is not None:
                 session.memory.keep_on_disk(disk)
             keep_objects()

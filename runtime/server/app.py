@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgedec import __version__
 from edgedec.errors import EdgedecError
+from edgedec.runtime.server.embeddings import embedding_routes
 from edgedec.runtime.server.errors import ApiError, ErrorBody, error_body, from_edgedec, from_validation
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.generation import generation_routes
@@ -54,6 +55,7 @@ def create_app(service: ModelService, settings: ServerSettings, log: RequestLog 
     app.add_middleware(_UsualForm)
     gates: list[Gate] = []
     app.include_router(generation_routes(service, settings))
+    app.include_router(embedding_routes(service, settings))
     app.include_router(inspection_routes(service, settings, gates))
     if settings.has_page:
         app.include_router(page_routes(offers_web=settings.web is not None))

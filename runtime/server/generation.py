@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,9 +26,10 @@ from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_completions import NativeReply, generation_settings
 from edgedec.runtime.server.native_requests import NativeCompletionRequest
 from edgedec.runtime.server.ollama import add_ollama_routes
+from edgedec.runtime.server.plain_prompts import Encoder, PromptPieces, plain_encoder
 from edgedec.runtime.server.request_log import request_record
 from edgedec.runtime.server.request_memory import hold_memory, rendering_bytes, text_bytes
-from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, PromptPieces
+from edgedec.runtime.server.requests import ChatRequest, CompletionRequest
 from edgedec.runtime.server.responses import add_response_routes
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
@@ -41,7 +42,6 @@ from edgedec.runtime.server.translation import Chats, Translate
 __all__ = ["generation_routes"]
 
 _SEED_BITS = 63
-_Encoder = Callable[[ModelText], Awaitable[I32]]  # returns the ids of a prompt, int32 [n]
 # Makes the form of the answers: of the model's text, the requests, and the form of llama.cpp's ``/completion``.
 _MakeReply = Callable[[ModelText, list[TextRequest], NativeReply], Reply]
 
@@ -169,13 +169,13 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             if isinstance(body, NativeCompletionRequest) and body.post_sampling_probs
             else "model",
         )
-        encoders = [_plain_encoder(service, prompt) for prompt in prompts]
+        encoders = [plain_encoder(service, prompt, param="prompt") for prompt in prompts]
         return await answered(body, request, encoders, options, reply, _no_reasoning, param="prompt")
 
     async def answered(
         body: TextOptionsRequest,
         request: Request,
-        encoders: Sequence[_Encoder],
+        encoders: Sequence[Encoder],
         options: TextRequest,
         reply: _MakeReply,
         reasoning: Callable[[ModelText, I32], Reasoning | None],
@@ -229,7 +229,8 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             shape = reply(text, requests, native)
             if reported := sum(reported_bytes(item, text.context) for item in requests):
                 await hold_memory(reported, "what the answer reports of its tokens")
-            submission = request_record(request.scope).submission = service.submit(requests)
+            submission = service.submit(requests)
+            request_record(request.scope).submissions.append(submission)
         return await respond(request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds)
 
     async def load() -> None:
@@ -273,9 +274,7 @@ def _sampling(body: SamplingRequest, text: ModelText, defaults: SamplingConfig) 
         raise from_edgedec(error, param=str(error).partition(" ")[0]) from error
 
 
-def _chat_encoder(
-    service: ModelService, body: ChatRequest, tools: ToolUse | None, settings: ServerSettings
-) -> _Encoder:
+def _chat_encoder(service: ModelService, body: ChatRequest, tools: ToolUse | None, settings: ServerSettings) -> Encoder:
     """Return a function that returns the ids of a conversation."""
     messages = template_messages(body, sanitize=settings.sanitize)
 
@@ -293,37 +292,8 @@ def _chat_encoder(
     return encode
 
 
-def _plain_encoder(service: ModelService, prompt: PromptPieces) -> _Encoder:
-    """Return a function that returns the ids of a plain prompt."""
-    nbytes = max((text_bytes(piece) for piece in prompt if isinstance(piece, str)), default=0)
-
-    async def encode(text: ModelText) -> I32:
-        return await service.convert(nbytes, _joined_ids, text, prompt)
-
-    return encode
-
-
 def _no_reasoning(text: ModelText, ids: I32) -> None:
     """Return nothing: plain texts have no reasoning."""
-
-
-def _prompt_ids(text: ModelText, prompt: str | list[int]) -> I32:
-    if isinstance(prompt, str):
-        return text.encode(prompt, param="prompt")
-    return text.check_ids(prompt, param="prompt")
-
-
-def _joined_ids(text: ModelText, prompt: PromptPieces) -> I32:
-    """Return the ids of a prompt in pieces; only the first piece, if it is a text, gets the tokens that begin a text."""
-    if not prompt:
-        return text.check_ids([], param="prompt")
-    parts = [_prompt_ids(text, prompt[0])]
-    for piece in prompt[1:]:
-        if isinstance(piece, str):
-            parts.append(text.tokenize(piece, add_special=False, param="prompt"))
-        else:
-            parts.append(text.check_ids(piece, param="prompt"))
-    return np.concatenate(parts).astype(np.int32)
 
 
 def _echo(text: ModelText, prompt: PromptPieces) -> str:

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from edgedec import __version__
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.chat import template_messages
+from edgedec.runtime.server.embeddings import embeddings_json
 from edgedec.runtime.server.errors import ApiError, switched_off
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.json_body import JsonRoute
@@ -20,12 +21,7 @@ from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.native_completions import generation_settings
 from edgedec.runtime.server.ollama_models import add_ollama_model_routes
 from edgedec.runtime.server.request_memory import hold_memory, ids_bytes, rendering_bytes, text_bytes
-from edgedec.runtime.server.requests import (
-    ApplyTemplateRequest,
-    DetokenizeRequest,
-    EmbeddingsRequest,
-    TokenizeRequest,
-)
+from edgedec.runtime.server.requests import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.streaming import compact_json
@@ -81,11 +77,6 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
                 code="model_not_found",
             )
         return model()
-
-    @router.post("/v1/embeddings")
-    async def embeddings(body: EmbeddingsRequest) -> dict[str, Any]:
-        """Refuse a request for embeddings, which no model gives yet."""
-        raise ApiError(400, "the model gives no embeddings", code="embeddings_not_supported")
 
     @router.post("/tokenize", response_model=None)
     async def tokenize(body: TokenizeRequest) -> Response:
@@ -157,6 +148,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
             "is_sleeping": service.phase != "ready",
             "drafter": known.drafter,
             "planned_bytes": known.planned_bytes,
+            "embeddings": embeddings_json(known, settings),
             "about": {"description": settings.about, "examples": list(settings.examples)},
         }
 

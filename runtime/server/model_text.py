@@ -48,6 +48,7 @@ class ModelFacts:
         bits_per_weight: bits that the bundle stores for each.
         file_bytes: size of the bundle.
         sha256: hash of the bundle's manifest.
+        embedding_layer, embedding_size: see ``Session``.
     """
 
     context: int
@@ -61,6 +62,8 @@ class ModelFacts:
     bits_per_weight: float
     file_bytes: int
     sha256: str
+    embedding_layer: str
+    embedding_size: int
 
 
 class ModelText:
@@ -77,6 +80,7 @@ class ModelText:
         bos, eos: spelling of the tokens that begin and end a text; empty if there is none.
         drafter: name of the drafter.
         planned_bytes: memory that the plan charges.
+        embedding_size: numbers of an embedding; 0 if the model was loaded without them.
         has_reasoning_tags: True if the template, or the tokenizer, has the tags of reasoning.
     """
 
@@ -92,6 +96,7 @@ class ModelText:
         self.eos = self._spelling(tokens.eos[0] if tokens.eos else None)
         self.drafter = session.run.spec.drafter_name
         self.planned_bytes = session.run.plan.total_bytes
+        self.embedding_size = session.embedding_size
         own = self.chat_template or ""
         self.has_reasoning_tags = BEGIN in own or END in own or session.tokenizer.id_of(END) is not None
 
@@ -111,6 +116,8 @@ class ModelText:
             bits_per_weight=bundle.bits_per_weight,
             file_bytes=sum(bundle.file_bytes.values()),
             sha256=bundle.sha256,
+            embedding_layer=self._session.embedding_layer,
+            embedding_size=self.embedding_size,
         )
 
     def _spelling(self, token: int | None) -> str:

@@ -47,7 +47,7 @@ class RequestRecord:
         method, path: method, and path without the query, both in ASCII.
         status: the status of the answer; None: none was sent, because the client left.
         code: the name of the error, for programs; None without an error.
-        submission: the texts that were asked for; None without any.
+        submissions: the texts that were asked for.
     """
 
     client: str | None
@@ -55,7 +55,7 @@ class RequestRecord:
     path: str
     status: int | None = None
     code: str | None = None
-    submission: Submission | None = None
+    submissions: list[Submission] = field(default_factory=list)
     _began: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -91,9 +91,8 @@ class RequestRecord:
 
     def values(self) -> dict[str, str | int | float | bool | None]:
         """Return the values of a line, with the time from the request's head until now."""
-        texts = self.submission
-        turns = [] if texts is None else texts.turns
-        failed = texts is not None and texts.error is not None
+        turns = [turn for texts in self.submissions for turn in texts.turns]
+        failed = any(texts.error is not None for texts in self.submissions)
         return {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "client": self.client,
@@ -106,7 +105,7 @@ class RequestRecord:
             else None,
             "tokens_written": sum(turn.written for turn in turns) if turns else None,
             "error": self.code or (_FAILED if failed else None),
-            "cancelled": self.status is None or (texts is not None and texts.cancelled and not failed),
+            "cancelled": self.status is None or (any(texts.cancelled for texts in self.submissions) and not failed),
         }
 
     def line(self, form: LogFormat) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from edgedec.runtime.server.conversations import ConversationRequest, ToolChoice
 from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.plain_prompts import PromptPieces
 from edgedec.runtime.server.reasoning import ReasoningLimits
 from edgedec.runtime.server.request_body import Count, RequestBody, TokenIds
 from edgedec.runtime.server.text_options import TextOptionsRequest
@@ -17,16 +18,12 @@ __all__ = [
     "ChatRequest",
     "CompletionRequest",
     "DetokenizeRequest",
-    "EmbeddingsRequest",
-    "PromptPieces",
     "ResponseFormat",
     "TokenizeRequest",
 ]
 
 PROMPTS = 64  # prompts of one request
 TOP_LOGPROBS = 20  # likeliest tokens reported for each position
-
-PromptPieces = list[str | list[int]]  # texts and ids, which follow each other
 
 
 class JsonSchema(RequestBody):
@@ -114,17 +111,6 @@ class CompletionRequest(TextOptionsRequest):
         if isinstance(self.prompt[0], int):
             return [[[*self.prompt]]]
         return [[prompt if isinstance(prompt, str) else [*prompt]] for prompt in self.prompt]
-
-
-class EmbeddingsRequest(RequestBody):
-    """The body of ``/v1/embeddings``."""
-
-    input: (
-        str | Annotated[list[str], Field(fail_fast=True)] | TokenIds | Annotated[list[TokenIds], Field(fail_fast=True)]
-    )
-    model: str | None = None
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
 class TokenizeRequest(RequestBody):

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from edgedec.errors import UsageError
+from edgedec.runtime.pooling import POOLINGS, Pooling
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.reasoning import ReasoningSettings
 
@@ -41,6 +42,7 @@ class ServerSettings:
         shows_slots, shows_metrics, has_page: answer ``/slots``, ``/metrics`` and the page for chats.
         sanitize: control tokens in messages are text; False: only those in results of tools are.
         reasoning: settings of the reasoning in chats.
+        pooling: kind of embeddings: the mean of the rows of a text, or the last row.
         web: folder of a site that is served at ``/web/``; None: there is none.
         about: description of the model that ends a sentence; empty: not known.
         examples: first messages that it can answer.
@@ -69,6 +71,7 @@ class ServerSettings:
     has_page: bool = True
     sanitize: bool = True
     reasoning: ReasoningSettings = field(default_factory=ReasoningSettings)
+    pooling: Pooling = "mean"
     web: Path | None = None
     about: str = ""
     examples: tuple[str, ...] = ()
@@ -78,6 +81,8 @@ class ServerSettings:
             raise UsageError(f"--host must be an address, or several with commas between them, not {self.host!r}")
         if self.body_bytes < _LEAST_BODY_BYTES:
             raise UsageError(f"--max-body must be at least {_LEAST_BODY_BYTES} bytes, not {self.body_bytes}")
+        if self.pooling not in POOLINGS:
+            raise UsageError(f"--pooling must be {' or '.join(POOLINGS)}, not {self.pooling!r}")
         for key in self.api_keys:
             if not key or not all("!" <= character <= "~" for character in key):
                 raise UsageError("an API key must be a word of printable ASCII characters without spaces")

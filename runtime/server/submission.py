@@ -16,6 +16,7 @@ from edgedec.runtime.engine.ledger import Reservation
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.reasoning import Reasoning
 from edgedec.runtime.logprobs import LogprobsOf, TokenLogprobs
+from edgedec.runtime.pooling import PooledRows, Pooling
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.memory import request_bytes
@@ -65,6 +66,7 @@ class TextRequest:
         whole: True if the text is sent at its end.
         stop_tokens: further ids that end the answer.
         least_tokens: number of tokens before which no id that ends the answer is written.
+        pooling: kind of the embedding of the prompt, with which the answer ends; None: a text is written.
     """
 
     prompt: I32
@@ -83,6 +85,7 @@ class TextRequest:
     whole: bool = False
     stop_tokens: tuple[int, ...] = ()
     least_tokens: int = 0
+    pooling: Pooling | None = None
 
 
 def reported_bytes(request: TextRequest, positions: int) -> int:
@@ -131,6 +134,7 @@ class TextEnd:
         tokens: ids after the last part, such as an end token.
         logprobs: log-probabilities of these tokens.
         prompt_logprobs: log-probabilities of the prompt's tokens after its first; empty if they were not asked for.
+        pooled: the prompt's rows, of which its embedding is made; None if it was not asked for.
     """
 
     index: int
@@ -138,6 +142,7 @@ class TextEnd:
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    pooled: PooledRows | None = None
 
 
 class GoneError(Exception):
@@ -273,6 +278,7 @@ class QueuedText:
         compiled_until: time at which the request fails if its grammar is not compiled.
         memory: its reserved memory; None before it is admitted.
         clock: measures its progress.
+        pooled: gets the prompt's rows, if its embedding is wanted.
     """
 
     submission: Submission
@@ -287,9 +293,11 @@ class QueuedText:
     compiled_until: float = 0.0
     memory: Reservation | None = None
     clock: ProgressClock = field(init=False)
+    pooled: PooledRows | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.clock = ProgressClock(self.index, len(self.request.prompt))
+        self.pooled = None if self.request.pooling is None else PooledRows(self.request.pooling)
 
     def read(self, rows: int) -> None:
         """Tell the client that the cache holds ``rows`` tokens of the prompt, if it asks for that."""

@@ -154,6 +154,7 @@ class RunningTexts:
                 whole=request.whole,
                 stop_tokens=request.stop_tokens,
                 least_tokens=request.least_tokens,
+                on_rows=None if turn.pooled is None else turn.pooled.add,
             )
         except Exception as error:  # the thread goes on, whatever happens to one request
             turn.fail(_shown(error))
@@ -236,6 +237,7 @@ def _end(turn: QueuedText, answer: Answer) -> TextEnd:
         tokens=tuple(answer.tokens[turn.told :]),
         logprobs=tuple(answer.logprobs[turn.told :]),
         prompt_logprobs=prompt,
+        pooled=turn.pooled,
     )
 
 

@@ -341,7 +341,8 @@ def _logit_rows(work: Pass) -> I32:
 
 def _no_taps(taps: Sequence[str]) -> UnsupportedError:
     return UnsupportedError(
-        f"the accelerator returns logits only, not {', '.join(taps)}; use a drafter without taps, or --device cpu"
+        f"the accelerator returns logits only, not {', '.join(taps)}; leave out --embeddings, or the drafter that needs "
+        "them, or use --device cpu"
     )
 
 

@@ -190,6 +190,7 @@ def test_rows_are_kept_on_the_disk_while_the_server_runs(
         ("--memory-budget 64MiB", 2),  # the whole context of two texts fits, beside room for a grammar
         ("--memory-budget 20MiB", 1),  # further texts would have less context
         ("--device sim", 1),
+        ("--embeddings", 4),
     ],
 )
 def test_texts_at_a_time(
@@ -197,9 +198,14 @@ def test_texts_at_a_time(
 ) -> None:
     asked: list[int] = []
 
-    def open_session(run: RunOptions, spec: object, budget: object, *, sequences: int, beside: dict[str, int]) -> None:
+    def open_session(
+        run: RunOptions, spec: object, budget: object, *, sequences: int, beside: dict[str, int], embeddings: bool
+    ) -> None:
         asked.append(sequences)
         room = GRAMMAR_ROOM if "64MiB" in words else {}  # there is no budget, or no room in it
+        assert embeddings is (words == "--embeddings")
+        if embeddings:
+            room = {"embedding_rows": 2 * 4 * 64 * 384}
         assert beside == {**server_items(2048, requests=256), **room}
 
     monkeypatch.setattr(RunOptions, "open_session", open_session)
@@ -224,6 +230,8 @@ def test_texts_at_a_time(
         ("--disk-cache many", 2, "--disk-cache 'many' is not a size"),
         ("--host 203.0.113.7 --api-key k", 3, "--host 203.0.113.7 --port 0: "),
         ("--spec-type nonsense", 2, "nonsense"),
+        ("--pooling last", 2, "--pooling last is for embeddings; add --embeddings"),
+        ("--embeddings --pooling cls", 2, "--pooling must be mean or last, not 'cls'"),
     ],
 )
 def test_refusals(edgedec: Edgedec, started: Started, tmp_path: Path, words: str, code: int, message: str) -> None:

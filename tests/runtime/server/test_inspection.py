@@ -102,11 +102,6 @@ def test_a_refusal_of_the_template_is_passed_on() -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (400, "chat_template_refused")
 
 
-def test_embeddings_are_refused(served: Served) -> None:
-    response = served.post("/v1/embeddings", input="x")
-    assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
-
-
 def test_properties_and_slots(served: Served) -> None:
     props = served.client.get("/props").json()
     assert props["default_generation_settings"]["n_ctx"] == 512

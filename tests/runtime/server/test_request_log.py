@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from edgedec import demo
 from edgedec.errors import EdgedecError
 from edgedec.runtime.server import request_log
 from edgedec.runtime.server.request_log import LogFormat, RequestLog, RequestRecord
-from edgedec.runtime.server.submission import Submission
 from edgedec.runtime.session import Session
 from tests.runtime.server.conftest import open_demo
 from tests.runtime.server.support.fake_session import ScriptedSession
@@ -94,6 +94,17 @@ def test_a_line_has_the_counts_of_the_answer(logged: tuple[Served, Lines], strea
     )
     assert (line["error"], line["cancelled"]) == (None, False)
     assert line["milliseconds"] > 0
+
+
+def test_a_line_has_the_counts_of_all_embeddings() -> None:
+    def open_session() -> Session:
+        return Session.open(demo.bundle_path(), threads=1, ctx_size=64, embeddings=True)
+
+    with logging_server(open_session=open_session) as (served, lines):
+        usage = served.post("/v1/embeddings", input=["Once", "A cat.", "The end."]).json()["usage"]
+        line = lines.next_json()
+    assert usage["prompt_tokens"] > 3
+    assert (line["prompt_tokens"], line["tokens_written"]) == (usage["prompt_tokens"], 0)
 
 
 def test_other_requests_have_no_counts(logged: tuple[Served, Lines]) -> None:
@@ -313,5 +324,5 @@ def test_a_record_without_an_address() -> None:
 
 def test_texts_that_nobody_submitted_are_not_counted() -> None:
     made = record()
-    assert not isinstance(made.submission, Submission)
+    assert made.submissions == []
     assert made.values()["tokens_written"] is None

@@ -106,6 +106,7 @@ class ScriptedSession:
         self.compiling = threading.Event()
         self.compiling.set()
         self.prepared = False
+        self.embedding_layer, self.embedding_size = "", 0
         self.closed, self.memory, self.pause = False, ScriptedMemory(), Pause()
         self._streams: list[ScriptedStream] = []
         self.whole = False
