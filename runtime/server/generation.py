@@ -20,6 +20,7 @@ from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
 from edgedec.runtime.server.completions import CompletionReply
 from edgedec.runtime.server.errors import from_edgedec, not_supported
 from edgedec.runtime.server.ignored_fields import note_ignored
+from edgedec.runtime.server.infill import InfillRequest, gap_encoder, gap_ends, infill_encoder
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.messages import add_message_routes
 from edgedec.runtime.server.model_text import ModelText
@@ -125,13 +126,28 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             )
             return completion if translate is None else translate(completion, native)
 
-        return await completed(body, request, prompts, reply, prompt_logprobs=bool(body.echo))
+        if body.suffix and body.fills_gap:
+            encoders = [gap_encoder(service, prompt, body.suffix) for prompt in prompts]
+        else:
+            encoders = [plain_encoder(service, prompt, param="prompt") for prompt in prompts]
+        return await completed(body, request, encoders, reply, prompt_logprobs=bool(body.echo))
 
     @router.post("/completion", response_model=None)
     @router.post("/completions", response_model=None, include_in_schema=False)
     async def native_completion(body: NativeCompletionRequest, request: Request) -> Response:
         """Continue one or several texts, as llama.cpp's server does."""
-        prompts = body.prompts
+        encoders = [plain_encoder(service, prompt, param="prompt") for prompt in body.prompts]
+        return await answered_natively(body, request, encoders)
+
+    @router.post("/infill", response_model=None)
+    async def infill(body: InfillRequest, request: Request) -> Response:
+        """Fill a gap between two texts, as llama.cpp's server does."""
+        return await answered_natively(body, request, [infill_encoder(service, body)])
+
+    async def answered_natively(
+        body: NativeCompletionRequest, request: Request, encoders: Sequence[Encoder]
+    ) -> Response:
+        """Answer a request in the form of llama.cpp's own completions."""
         if body.include_usage:
             raise not_supported("stream_options", "the last object of a stream has the counts; leave it out")
 
@@ -145,12 +161,12 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 is_list=body.is_list,
             )
 
-        return await completed(body, request, prompts, reply)
+        return await completed(body, request, encoders, reply)
 
     async def completed(
         body: CompletionRequest | NativeCompletionRequest,
         request: Request,
-        prompts: list[PromptPieces],
+        encoders: Sequence[Encoder],
         reply: _MakeReply,
         *,
         prompt_logprobs: bool = False,
@@ -169,7 +185,6 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             if isinstance(body, NativeCompletionRequest) and body.post_sampling_probs
             else "model",
         )
-        encoders = [plain_encoder(service, prompt, param="prompt") for prompt in prompts]
         return await answered(body, request, encoders, options, reply, _no_reasoning, param="prompt")
 
     async def answered(
@@ -207,7 +222,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 stop=body.stops,
                 ignore_eos=bool(body.ignore_eos),
                 whole=not stream,
-                stop_tokens=body.end_tokens(text.vocabulary),
+                stop_tokens=_stop_tokens(body, text),
                 least_tokens=body.least_tokens(n_predict),
                 reports_reading=stream and bool(body.return_progress),
                 reports_timings=stream and bool(body.timings_per_token),
@@ -290,6 +305,12 @@ def _chat_encoder(service: ModelService, body: ChatRequest, tools: ToolUse | Non
         return await service.convert(text_bytes(rendered), text.encode_rendered, rendered)
 
     return encode
+
+
+def _stop_tokens(body: TextOptionsRequest, text: ModelText) -> tuple[int, ...]:
+    """Return the ids that end a text, besides the model's."""
+    own = body.end_tokens(text.vocabulary)
+    return (*own, *gap_ends(text)) if body.fills_gap and not body.ignore_eos else own
 
 
 def _no_reasoning(text: ModelText, ids: I32) -> None:

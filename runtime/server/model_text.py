@@ -222,8 +222,27 @@ class ModelText:
 
     def without_bos(self, text: str) -> str:
         """Return a rendered conversation as a plain prompt, to which ``encode`` adds the token that begins a text."""
-        adds_bos = self._bos is not None and self._tokenizer.encode("", add_special=True)[:1].tolist() == [self._bos]
-        return text.removeprefix(self.bos) if adds_bos else text
+        return text.removeprefix(self.bos) if self.first_ids else text
+
+    @property
+    def first_ids(self) -> tuple[int, ...]:
+        """The ids that ``encode`` puts before a text, which are one or none."""
+        if self._bos is None or self._tokenizer.encode("", add_special=True)[:1].tolist() != [self._bos]:
+            return ()
+        return (self._bos,)
+
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token by its spelling in the vocabulary; None if there is none."""
+        return self._tokenizer.id_of(token)
+
+    def encode_within(self, text: str, *, param: str) -> I32:
+        """Return the ids of a part of a prompt, int32 [n], in which the spelling of control tokens is text.
+
+        Raises:
+            ApiError: the part is far too long for the context; ``param`` is the field to blame.
+        """
+        self._check_length(text, param)
+        return self.tokenize(text, add_special=False, param=param, control_tokens=False)
 
     def check_ids(self, ids: Sequence[int], *, param: str) -> I32:
         """Return ids as an array, int32 [n].

@@ -23,8 +23,8 @@ class NativeCompletionRequest(TextOptionsRequest):
     """
 
     unsupported: ClassVar[dict[str, str]] = {
-        "input_prefix": "the server continues texts and does not fill gaps; leave it out",
-        "input_suffix": "the server continues texts and does not fill gaps; leave it out",
+        "input_prefix": "ask /infill for a text in a gap; leave it out",
+        "input_suffix": "ask /infill for a text in a gap; leave it out",
         "lora": "the server has no adapters; leave it out",
     }
     prompt: str | dict[str, Any] | Annotated[list[Any], Field(fail_fast=True)]

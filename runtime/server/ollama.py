@@ -181,7 +181,7 @@ class GenerateBody(CommonBody):
                 "template", "it is the model's; start the server with --chat-template, or send raw: true"
             )
         if self.suffix:
-            raise not_supported("suffix", "the server continues texts and does not fill gaps; leave it out")
+            raise not_supported("suffix", "ask /infill or /v1/completions for a text in a gap; leave it out")
         if self.images:
             raise not_supported("images", _TEXT_ONLY)
         if self.context:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from edgedec.runtime.server.conversations import ConversationRequest, ToolChoice
-from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.errors import ApiError, not_supported
 from edgedec.runtime.server.plain_prompts import PromptPieces
 from edgedec.runtime.server.reasoning import ReasoningLimits
 from edgedec.runtime.server.request_body import Count, RequestBody, TokenIds
@@ -80,15 +80,13 @@ class ChatRequest(ConversationRequest, ReasoningLimits, TextOptionsRequest):
 class CompletionRequest(TextOptionsRequest):
     """The body of ``/v1/completions``."""
 
-    unsupported: ClassVar[dict[str, str]] = {
-        "suffix": "the server continues texts and does not fill gaps; leave it out",
-    }
     prompt: (
         str
         | TokenIds
         | Annotated[list[str], Field(max_length=PROMPTS, fail_fast=True)]
         | Annotated[list[TokenIds], Field(max_length=PROMPTS, fail_fast=True)]
     )
+    suffix: str | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
 
@@ -96,6 +94,17 @@ class CompletionRequest(TextOptionsRequest):
     def top(self) -> int | None:
         """Number of likeliest tokens to report with each token; None: no log-probabilities."""
         return self.logprobs
+
+    @property
+    def fills_gap(self) -> bool:
+        """True if the text is followed by a suffix.
+
+        Raises:
+            ApiError: the prompt is to be returned as well.
+        """
+        if self.suffix and self.echo:
+            raise not_supported("echo", "a text with a suffix is not a continuation of its prompt; leave it out")
+        return bool(self.suffix)
 
     @property
     def prompts(self) -> list[PromptPieces]:

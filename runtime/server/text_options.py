@@ -268,6 +268,11 @@ class TextOptionsRequest(SamplingRequest):
         return self.n or 1
 
     @property
+    def fills_gap(self) -> bool:
+        """True if the text fills a gap of another one, with which further tokens end it."""
+        return False
+
+    @property
     def include_usage(self) -> bool:
         """True if a stream ends with a chunk of token counts.
 

@@ -395,7 +395,7 @@ def test_a_wrong_chat_is_refused(served: Served, body: dict[str, Any], param: st
         ({"prompt": [1, "x"]}, "prompt.1", "a valid integer"),
         ({"prompt": ["x"] * 65}, "prompt", ""),
         ({"prompt": 5}, "prompt", ""),
-        ({"suffix": "the end"}, "suffix", "does not fill gaps"),
+        ({"suffix": "the end"}, "suffix", "no tokens that mark a gap"),
         ({"best_of": 3}, "best_of", "does not return"),
         ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
     ],

@@ -172,7 +172,7 @@ def test_the_model_is_described(served: Served) -> None:
         ("chat", {"options": {"colour": 1}}, "Unrecognized request argument supplied: colour"),
         ("chat", {"format": "yaml"}, "format: "),
         ("chat", {"messages": [{"role": "user", "content": "cat " * 600}]}, "exceeds the available context size"),
-        ("generate", {"prompt": "x", "suffix": "y"}, "suffix: the server continues texts"),
+        ("generate", {"prompt": "x", "suffix": "y"}, "suffix: ask /infill"),
         ("generate", {"prompt": "x", "template": "{{ .Prompt }}"}, "template: it is the model's"),
         ("generate", {"prompt": "x", "context": [1, 2]}, "context: the server keeps no conversations"),
         ("generate", {"prompt": "x", "images": ["AA=="]}, "images: the model reads"),
