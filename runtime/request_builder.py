@@ -128,7 +128,8 @@ class RequestBuilder:
             ends=tuple(ends),
             ahead_seconds=_WHOLE_SECONDS if whole else _AHEAD_SECONDS,
             pause=self.pause,
-            **({} if on_rows is None else {"row_tap": row_tap, "on_rows": on_rows}),
+            row_tap="" if on_rows is None else row_tap,
+            on_rows=on_rows,
         )
 
     def lossless(self, request: Request, *, batch_invariant: bool) -> str:

@@ -269,7 +269,7 @@ class PromptSequence(ABC):
         if self.request.prompt_logprobs and self.request.logprobs is not None:
             for end, (row, token) in enumerate(zip(result.logits, following, strict=False), start + 1):
                 self.prompt_logprobs.append(self.request.logprobs(row, token, self._ids[:end]))
-        if self.request.row_tap:
+        if self.request.on_rows is not None:
             self.request.on_rows(result.taps[self.request.row_tap])
         self.rounds.prefill_seconds += result.seconds
         self.state.commit(np.arange(rows, dtype=np.int32))

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.errors import ApiError, not_supported
+from edgedec.runtime.server.ignored_fields import note_ignored
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_requests import NativeCompletionRequest
 from edgedec.runtime.server.plain_prompts import Encoder, PromptPieces
@@ -61,10 +62,23 @@ class InfillRequest(NativeCompletionRequest):
     """The body of ``/infill``. ``prompt`` is the beginning of what fills the gap."""
 
     unsupported: ClassVar[dict[str, str]] = {"lora": NativeCompletionRequest.unsupported["lora"]}
+    # Editors send them with each request: bounds in time, and how far the first line is indented.
+    ignored: ClassVar[frozenset[str]] = NativeCompletionRequest.ignored | {
+        *("t_max_prompt_ms", "t_max_predict_ms", "n_indent"),
+    }
     input_prefix: str
     input_suffix: str
     input_extra: Annotated[list[ExtraFile], Field(max_length=FILES, fail_fast=True)] | None = None
     prompt: str = ""
+
+    @field_validator("samplers")
+    @classmethod
+    def _usual_samplers(cls, samplers: str | list[str] | None) -> str | list[str] | None:
+        """Return None for the steps of editors, with ``infill``, which the server lacks; its own then apply."""
+        if isinstance(samplers, list) and "infill" in samplers:
+            note_ignored("samplers")
+            return None
+        return samplers
 
     @property
     def prompts(self) -> list[PromptPieces]:
@@ -137,7 +151,8 @@ def _gap_ids(text: ModelText, gap: _Gap, marks: tuple[int, ...]) -> I32:
     before, after, middle = marks
 
     def ids(part: str) -> list[int]:
-        return text.encode_within(part, param=gap.param).tolist()
+        found: list[int] = text.encode_within(part, param=gap.param).tolist()
+        return found
 
     repository, separator = (_first_of(text, names) for names in (_REPOSITORY, _FILE))
     found = list(text.first_ids)

@@ -85,6 +85,20 @@ def test_further_files_come_first(filling: Served) -> None:
     assert response.headers["X-Edgedec-Ignored"] == "time"
 
 
+def test_the_request_of_an_editor_is_taken(filling: Served) -> None:
+    """The fields are those of llama.vim."""
+    limits = {"t_max_prompt_ms": 500, "t_max_predict_ms": 1000, "n_indent": 4}
+    more = {"id_slot": 0, "stop": [], "cache_prompt": True, "stream": False, "response_fields": ["content"]}
+    samplers = ["top_k", "top_p", "infill"]
+    response = filling.post("/infill", **GAP, **OPTIONS, **limits, **more, samplers=samplers, input_extra=[])
+    assert response.json() == {"content": infill(filling)["content"]}
+    assert set(response.headers["X-Edgedec-Ignored"].split(", ")) == {*limits, "samplers"}
+    refused = filling.post("/infill", **GAP, samplers=["top_k"])
+    assert refused.json()["error"]["param"] == "samplers"
+    warm = filling.post("/infill", **{**OPTIONS, "n_predict": 0}, input_prefix="", input_suffix="", prompt="", **limits)
+    assert (warm.status_code, warm.json()["content"]) == (200, "")
+
+
 def test_spelling_of_tokens_in_texts_is_text(filling: Served) -> None:
     answer = infill(filling, input_prefix="<|fim_middle|>", input_extra=[{"text": "</s>", "filename": "<|file_sep|>"}])
     texts = "myproject\n<|file_sep|>\n</s>filename\n<|fim_middle|>" + GAP["input_suffix"]
