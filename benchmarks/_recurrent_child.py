@@ -25,6 +25,7 @@ from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass, State, Target
+from edgedec.runtime.session import import_first_start
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._cpu import CpuTarget
 
@@ -52,6 +53,7 @@ def filled(path: Path, positions: int) -> dict[str, Any]:
     limits = Limits(nodes=_PASS_ROWS, depth=0, positions=positions)
     usable()  # the self-test, which a process makes once, is no part of these figures
     target_module("cpu")  # it imports ONNX Runtime, which is part of the baseline
+    import_first_start()  # the bundle is new
     with MemoryMeter(charged_folders(path)) as meter:
         target = open_target(Bundle.open(path), device="cpu", limits=limits, threads=1, kv_bits=16)
         assert isinstance(target, CpuTarget)
