@@ -41,6 +41,7 @@ class Grammar:
         lexer_limit: upper bound of ``lexer_bytes`` that the maker of ``source`` knows.
         program: the grammar in the format of llguidance, computed from the other two.
         lexer_bytes: bytes that the states of the lexer take in a text, at most, beyond those in proportion to ``program``.
+        optional: number of optional properties of all objects, each of which takes memory beyond that.
 
     Raises:
         UsageError: the grammar is wrong, has a part that is not supported, or is too large. The message names the part.
@@ -53,6 +54,7 @@ class Grammar:
     lexer_limit: int = field(default=MOST_LEXER_BYTES, repr=False, compare=False)
     program: str = field(init=False, repr=False, compare=False)
     lexer_bytes: int = field(init=False, repr=False, compare=False)
+    optional: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _library.require()
@@ -60,8 +62,9 @@ class Grammar:
         make = {"json_schema": _schema_program, "regex": _regex_program, "lark": _lark_program}
         if self.kind not in make:
             raise UsageError(f"the kind of a grammar must be one of {', '.join(make)}, not {self.kind!r}")
-        program, lexer_bytes = make[self.kind](self.source)
+        program, lexer_bytes, optional = make[self.kind](self.source)
         object.__setattr__(self, "program", program)
+        object.__setattr__(self, "optional", optional)
         object.__setattr__(self, "lexer_bytes", min(lexer_bytes, self.lexer_limit))
 
     @classmethod
@@ -95,7 +98,7 @@ class Grammar:
         return cls(kind="lark", source=text)
 
 
-def _schema_program(source: str) -> tuple[str, int]:
+def _schema_program(source: str) -> tuple[str, int, int]:
     from llguidance import LLMatcher
 
     schema = Schema(source)
@@ -105,7 +108,7 @@ def _schema_program(source: str) -> tuple[str, int]:
         blamed = f"because of the keyword {keyword!r} at" if keyword else "at"
         where = place_text((*place, keyword) if keyword else place)
         raise UsageError(f"the JSON schema is not supported {blamed} {where}: {reason}")
-    return program, schema_lexer_bytes(schema)
+    return program, schema_lexer_bytes(schema), schema.optional
 
 
 def blamed_keyword(source: Mapping[str, Any], work: _library.Work) -> tuple[Place, str] | None:
@@ -155,7 +158,7 @@ def _blame(schema: Schema, work: _library.Work) -> tuple[Place, str]:
     return place, ""
 
 
-def _regex_program(source: str) -> tuple[str, int]:
+def _regex_program(source: str) -> tuple[str, int, int]:
     from llguidance import LLMatcher
 
     if len(source) > LIMIT_CHARACTERS:
@@ -166,10 +169,10 @@ def _regex_program(source: str) -> tuple[str, int]:
     program = LLMatcher.grammar_from_regex(source)
     if reason := _library.refusal(program):
         raise UsageError(f"the regular expression is not supported: {reason}")
-    return program, MOST_LEXER_BYTES
+    return program, MOST_LEXER_BYTES, 0
 
 
-def _lark_program(source: str) -> tuple[str, int]:
+def _lark_program(source: str) -> tuple[str, int, int]:
     optional = 0
 
     def enforced(text: str) -> str:
@@ -183,7 +186,7 @@ def _lark_program(source: str) -> tuple[str, int]:
     program = json.dumps({"grammars": [{"lark_grammar": text}]})
     if reason := _library.refusal(program):
         raise UsageError(f"the grammar is not supported: {reason}")
-    return program, MOST_LEXER_BYTES
+    return program, MOST_LEXER_BYTES, optional
 
 
 def _without_gbnf(source: str) -> str:

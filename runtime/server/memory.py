@@ -33,8 +33,9 @@ _LOG = logging.getLogger(__name__)
 # a prompt.
 _ANSWER_TOKEN, _PROMPT_TOKEN = 1024, 64
 _REQUEST = 16 << 10  # bytes of a request's other objects
-# Bytes of a text's matcher, as bounds of what was measured: at least, and for each byte of the grammar's program.
-_MATCHER, _PROGRAM_BYTE = 256 << 10, 100
+# Bytes of a text's matcher and its compilation, as bounds of what was measured: at least, for each byte of the grammar's
+# program, and for each optional property.
+_MATCHER, _PROGRAM_BYTE, _OPTIONAL = 256 << 10, 100, 10 << 10
 GRAMMAR_CACHE_BYTES = 1 << 20  # grammars of earlier requests
 _CONNECTION = 40 << 10  # bytes of a connection with a request and a small body, as a bound of what was measured
 # Items of a plan that belong to one part of the server; the draft's have the prefix "draft_", and all others are of passes.
@@ -57,8 +58,9 @@ _PARTS = {
 GRAMMAR_ROOM = {"grammar_room": MOST_LEXER_BYTES}
 _TOOLS_ROOM = {"grammar_room": tools_lexer_bytes(16, 0)}
 _REQUESTS = ("host", *GRAMMAR_ROOM)  # items of a plan that the requests take the place of
-# Tokens of the prompt, and of the answer, of a request that is always admitted, and bytes of its grammar's program.
-_SMALL_TOKENS, _SMALL_PROGRAM = 128, 1024
+# Tokens of the prompt, and of the answer, of a request that is always admitted, and bytes of its grammar's program and the
+# optional properties there.
+_SMALL_TOKENS, _SMALL_PROGRAM, _SMALL_OPTIONAL = 128, 1024, 4
 _NOTE_S = 30.0  # seconds between lines of the log about refused requests
 
 
@@ -82,15 +84,16 @@ def request_bytes(
     answer: int,
     program: int | None = None,
     lexer: int = 0,
+    optional: int = 0,
 ) -> int:
     """Return the most memory that a request takes outside the model, in bytes.
 
     Args:
         prompt, answer: numbers of tokens.
         program: bytes of the program of the answer's grammar; None: it has none.
-        lexer: ``lexer_bytes`` of this grammar.
+        lexer, optional: ``lexer_bytes`` and ``optional`` of this grammar.
     """
-    matcher = 0 if program is None else _MATCHER + _PROGRAM_BYTE * program + lexer
+    matcher = 0 if program is None else _MATCHER + _PROGRAM_BYTE * program + _OPTIONAL * optional + lexer
     return _REQUEST + _PROMPT_TOKEN * prompt + _ANSWER_TOKEN * answer + matcher
 
 
@@ -166,7 +169,9 @@ class ServerMemory:
                 opened=memory.unpark,
             ),
         ]
-        small = request_bytes(prompt=_SMALL_TOKENS, answer=_SMALL_TOKENS, program=_SMALL_PROGRAM)
+        small = request_bytes(
+            prompt=_SMALL_TOKENS, answer=_SMALL_TOKENS, program=_SMALL_PROGRAM, optional=_SMALL_OPTIONAL
+        )
         ledger = MemoryLedger(plan.budget_bytes, floor_bytes=min(small, host), reclaimers=reclaimers)
         for name, size in plan.phases["run"].items():
             if name not in _REQUESTS:

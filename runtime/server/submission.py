@@ -319,6 +319,7 @@ class QueuedText:
             answer=positions if request.n_predict < 0 else min(request.n_predict, positions),
             program=None if grammar is None else len(grammar.program),
             lexer=self.lexer_bytes,
+            optional=0 if grammar is None else grammar.optional,
         )
 
     @property
