@@ -133,12 +133,17 @@ def test_a_client_who_comes_often_does_not_keep_another_waiting() -> None:
     assert begun.count("a") >= 8
 
 
+def free(waiting: deque[Any]) -> list[Any]:
+    """Return the turns that may begin, if those before them wait for memory."""
+    return list(may_begin(waiting))
+
+
 def test_those_of_others_may_pass_one_that_waits() -> None:
     waiting: deque[Any] = deque()
     queued(waiting, "a", 3)
     queued(waiting, "b", 2)
     queued(waiting, "c")
-    assert [turn.name for turn in may_begin(waiting)] == ["a0", "b0", "c0"]
+    assert [turn.name for turn in free(waiting)] == ["a0", "b0", "c0"]
     assert take(waiting, waiting[2])
     assert [(turn.name, turn.passed) for turn in waiting] == [("a0", 1), ("b0", 1), ("a1", 0), ("b1", 0), ("a2", 0)]
     assert not take(waiting, cast(Any, SimpleNamespace()))
@@ -154,14 +159,14 @@ def test_no_turn_is_passed_more_often_than_it_may_be(monkeypatch: pytest.MonkeyP
     passed = []
     for at in range(40):
         queued(waiting, f"c{at}")
-        free = [turn for turn in may_begin(waiting) if turn.client not in "ab"]
-        if not free:
+        others = [turn for turn in free(waiting) if turn.client not in "ab"]
+        if not others:
             break
-        assert take(waiting, free[0])
-        passed.append(free[0].name)
+        assert take(waiting, others[0])
+        passed.append(others[0].name)
     assert len(passed) == 5
     assert max(turn.passed for turn in waiting) == 5
-    assert [turn.name for turn in may_begin(waiting)] == ["a0"]  # and nothing else, until it begins
+    assert [turn.name for turn in free(waiting)] == ["a0"]  # and nothing else, until it begins
 
 
 def test_few_of_a_long_queue_are_looked_at() -> None:
@@ -169,7 +174,7 @@ def test_few_of_a_long_queue_are_looked_at() -> None:
     queued(waiting, "a", 3000)
     for at in range(20):
         queued(waiting, f"c{at}")
-    assert [turn.name for turn in may_begin(waiting)] == ["a0", *(f"c{at}0" for at in range(7))]
+    assert [turn.name for turn in free(waiting)] == ["a0", *(f"c{at}0" for at in range(7))]
 
 
 # A server.
