@@ -16,7 +16,6 @@ from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
 from edgedec.embedded import ABOUT, EXAMPLES
 from edgedec.errors import ToolError, UsageError
-from edgedec.heap import keep_objects
 from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
@@ -258,6 +257,7 @@ def serve(
     ):
         # These take half a second, which a port in use does not cost.
         from edgedec.bundle import Bundle
+        from edgedec.heap import keep_objects
         from edgedec.runtime.pooling import pooling_items
         from edgedec.runtime.server.app import create_app
         from edgedec.runtime.server.listener import run_server

@@ -91,7 +91,14 @@ def test_a_template_that_hides_the_message_is_refused(session: Session, template
     text = ModelText(
         cast(
             Session,
-            SimpleNamespace(bundle=bundle, tokenizer=session.tokenizer, run=session.run, may_fit=session.may_fit),
+            SimpleNamespace(
+                bundle=bundle,
+                tokenizer=session.tokenizer,
+                run=session.run,
+                may_fit=session.may_fit,
+                embedding_layer="",
+                embedding_size=0,
+            ),
         )
     )
     with pytest.raises(ApiError, match="does not show the end of the last message"):
