@@ -84,6 +84,7 @@ def test_verilog(tmp_path: Path) -> None:
     assert f"{text.count('endmodule')} modules" in said
 
 
+@pytest.mark.thorough
 def test_verilog_without_the_hardware_generator_names_the_command_that_installs_it(tmp_path: Path) -> None:
     code = f"""
 import importlib.util, runpy, sys

@@ -138,6 +138,7 @@ def test_the_page_gives_the_signatures_with_their_defaults(
         assert default != "..." or callable(value), name
 
 
+@pytest.mark.thorough
 def test_the_blocks_of_the_page_run_from_top_to_bottom(tmp_path: Path) -> None:
     assert len(BLOCKS) >= 6
     code = "\n".join([*BLOCKS, "assert guessed.tokens == answer.tokens and not small.fits and plan.fits"])

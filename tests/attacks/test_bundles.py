@@ -115,7 +115,7 @@ def refused_with(spoiled: Path, sound_bundle: Path, name: str, data: bytes) -> N
         (spoiled / name).write_bytes(contents(sound_bundle)[name])
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=100)
 @given(st.data())

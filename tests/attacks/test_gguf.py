@@ -441,6 +441,7 @@ def test_changed_bytes_are_read_or_refused(tmp_path: Path, sound_file: bytes, da
     read_all(tmp_path / "m.gguf", bytes(content))
 
 
+@pytest.mark.thorough
 @_PATIENT
 @given(data=st.data())
 def test_replaced_numbers_are_read_or_refused(tmp_path: Path, sound_file: bytes, data: st.DataObject) -> None:

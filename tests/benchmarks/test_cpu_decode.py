@@ -124,7 +124,7 @@ def test_both_models_hold_the_same_weights(
             np.testing.assert_array_equal(ours, gguf.tensors[shapes.gguf_name(name)], err_msg=name)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["Q2_0", "TQ2_0"])
 def test_a_model_that_is_ternary_everywhere_has_the_same_weights_in_each_type(
     benchmark: Any, tmp_path: Path, kind: str

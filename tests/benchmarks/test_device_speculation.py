@@ -92,7 +92,7 @@ def test_the_pages_have_the_kept_figures(benchmark: Any) -> None:
     assert {name for name in tables.block_names() if name.startswith("speculation ")} == texts.keys()
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ultra96-v2", "pynq-z2"])
 def test_the_page_has_the_estimates_of_other_boards(benchmark: Any, name: str) -> None:
     device = find_board(name)

@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("native", [False, True])
 def test_the_checkpoint_quantizes_as_ternary(tmp_path: Path, checkpoints: Any, shape: Any, native: bool) -> None:
     home = checkpoints.write_checkpoint(tmp_path, shape, native=native)
@@ -123,6 +123,7 @@ print("done")
 """
 
 
+@pytest.mark.thorough
 def test_memory_of_a_process_and_its_child_is_added(tree: Any) -> None:
     def peak(own: int, child: int) -> Any:
         return tree.run_tree([sys.executable, "-c", _ALLOCATES.format(own=own, child=child)])

@@ -64,6 +64,7 @@ def test_texts_are_compared_place_by_place(benchmark: Any) -> None:
     assert benchmark.same_ids([[ours]], [[peer]]) == pytest.approx(3 / 4)
 
 
+@pytest.mark.thorough
 def test_prompts_differ(benchmark: Any) -> None:
     prompts = benchmark.make_prompts(24)
     assert {len(prompt) for prompt in prompts} == {64}

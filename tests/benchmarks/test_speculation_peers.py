@@ -127,7 +127,7 @@ def halves(rows: F32, heads: int) -> F32:
     return rows[order]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["padded", "int8", "tied"])
 def test_a_gguf_holds_the_weights_of_the_bundle(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path, kind: str
@@ -174,6 +174,7 @@ def test_the_gguf_describes_the_model(module: Callable[[str], ModuleType], padde
     assert (metadata["tokenizer.ggml.bos_token_id"], metadata["tokenizer.ggml.eos_token_id"]) == (1, 2)
 
 
+@pytest.mark.thorough
 def test_a_larger_vocabulary_is_padded_with_zeros(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path
 ) -> None:

@@ -227,6 +227,7 @@ _VALUES = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @given(st.sampled_from(sorted(_members())), _VALUES)
 def test_any_value_is_accepted_or_refused_by_its_name(member: str, value: Any) -> None:
     refusal, board = "", None

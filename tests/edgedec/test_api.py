@@ -92,6 +92,7 @@ def test_a_wrong_request_is_refused_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_a_plan_is_what_a_session_runs_by(checkpoint: Path, tmp_path: Path) -> None:
     path, told = tmp_path / "a bundle", list[str]()
     quantize_checkpoint(checkpoint, path, progress=lambda name, done, total: told.append(name))

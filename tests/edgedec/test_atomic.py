@@ -557,7 +557,7 @@ def killed_after(seconds: float, path: Path, *, generations: int = 0) -> Iterato
     yield
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("exists", [False, True], ids=["first", "again"])
 def test_a_writer_killed_before_any_of_its_steps_leaves_old_or_new_content(tmp_path: Path, exists: bool) -> None:
     """Send SIGKILL before every single step on the disk, until a run ends by itself."""
@@ -615,7 +615,7 @@ for seed in range(1_000_000):
 """
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("exists", [False, True], ids=["first", "again"])
 def test_a_killed_quantizer_leaves_a_sound_bundle_or_none(tmp_path: Path, project_root: Path, exists: bool) -> None:
     path, moments = tmp_path / "model", random.Random(1)

@@ -47,6 +47,7 @@ def test_both_lists_of_names_are_equal() -> None:
     assert tuple(demo.NAMES) == EMBEDDED
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("in_cache")
 def test_a_name_is_a_bundle_and_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -78,7 +78,7 @@ def divisions(draw: st.DrawFn, heads: int) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(own)) for name, own in chosen.items()}
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())

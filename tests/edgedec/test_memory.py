@@ -385,6 +385,7 @@ def test_a_plan_that_fits_is_accepted() -> None:
     plan(False, None).require()
 
 
+@pytest.mark.thorough
 def test_a_refused_plan_lists_its_items_and_gives_a_hint() -> None:
     with pytest.raises(BudgetError) as caught:
         plan(False, 380 * MIB).require()

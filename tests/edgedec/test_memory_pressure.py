@@ -128,6 +128,7 @@ def test_a_counter_that_falls_is_of_another_group() -> None:
     assert record.run(11, 4, 0.9) == ["0.23", "0.90"]
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(0, 20_000_000)), max_size=60))
 def test_calm_follows_pressure(steps: list[tuple[float, int]]) -> None:
     """Check that calls and the state agree, that calm comes only after pressure, and that shares are shares."""

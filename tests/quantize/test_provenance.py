@@ -180,6 +180,7 @@ def test_a_readme_that_is_none_breaks_nothing(tmp_path: Path, attack: Callable[[
     assert "model.safetensors" in [file.name for file in known.files]
 
 
+@pytest.mark.thorough
 def test_long_front_matter_is_read_to_a_limit() -> None:
     many = [f"key{number}: x" for number in range(100_000)]
     assert front_matter(readme("license: mit", *many)) == {}

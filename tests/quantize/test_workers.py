@@ -75,6 +75,7 @@ def pool() -> Iterator[WorkerPool]:
         yield pool
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_two_processes_write_the_same_bytes_as_one(tmp_path: Path, pool: WorkerPool, kind: str) -> None:
     source = made(tmp_path / "m", kind)
@@ -139,7 +140,7 @@ def test_a_bad_tensor_is_named_like_without_workers(tmp_path: Path, pool: Worker
     assert texts[0] == texts[1]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("end", "message"),
     [(partial(os._exit, 9), "ended with code 9"), (partial(signal.raise_signal, signal.SIGKILL), "killed by SIGKILL")],

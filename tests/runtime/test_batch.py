@@ -46,6 +46,7 @@ def run(session: Session, items: list[BatchItem], output: Path, steps: int | Non
     return run_batch(session, items, output, interrupted=lambda: left is not None and next(left, None) is None)
 
 
+@pytest.mark.thorough
 def test_texts_are_those_of_generate_in_the_order_of_the_requests(tmp_path: Path) -> None:
     with Session.open("demo", threads=1, ctx_size=128, sequences=3) as session:
         items = read_batch(write(tmp_path, lines_of(*REQUESTS)), session.bundle.sha256, DEFAULTS)

@@ -59,6 +59,7 @@ def test_a_damaged_table_is_refused(bundle: Bundle, table: Any) -> None:
         measured_ratios(with_table(bundle, table))
 
 
+@pytest.mark.thorough
 def test_no_budget_makes_a_plan_choose_four_bits(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check also that a context is full as soon as eight bits have room for it, and that a reduction is said."""
     monkeypatch.setattr(onnx, "least_weights", lambda bundle: None)

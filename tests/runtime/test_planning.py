@@ -284,7 +284,7 @@ def test_keys_and_values_are_coarser_only_under_a_budget(bundles: Mapping[str, B
 # --- fixed baseline, and the bytes from which speculation pays --------------------------------------------------------
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_fixed_baseline_does_not_depend_on_the_budget(bundles: Mapping[str, Bundle], drafter: str) -> None:
     """Check that it is the plan of a context of 1024, float16 and 64 nodes, for the same drafter, or n-grams without
@@ -362,7 +362,7 @@ finally:
 """
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @needs_proc
 @pytest.mark.parametrize("budget", ["24MiB", "1MiB"])
 def test_the_command_answers_without_loading_weights(budget: str) -> None:
@@ -486,7 +486,7 @@ def test_the_accelerator_keeps_the_rows_of_a_window(windowed: Mapping[str, Bundl
     assert "interpreter keeps all rows of them" in every.notes[0]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @needs_kernels
 @needs_proc
 @pytest.mark.parametrize("drafter", ["none", "ngram"])

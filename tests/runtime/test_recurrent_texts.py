@@ -72,7 +72,7 @@ def opened(bundle: Path, device: str, drafter: str = "none") -> Session:
     return Session.open(bundle, device=device, ctx_size=CONTEXT, spec=spec)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("heat", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["copy", "ngram", "trigram", "stand"])
 @pytest.mark.parametrize("device", DEVICES)
@@ -88,7 +88,7 @@ def test_guesses_do_not_change_a_text(bundle: Path, device: str, drafter: str, h
         assert guesses
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_conversation_goes_on_and_goes_back_to_snapshots(bundle: Path, device: str) -> None:
     """A prompt that continues the text keeps its rows, and one that leaves it earlier those of a snapshot.

@@ -98,6 +98,7 @@ def test_a_thousand_requests_leave_nothing_behind() -> None:
     check_together(SpecConfig(drafter="auto", draft="demo-draft"), requests, list(alone(requests)), 4)
 
 
+@pytest.mark.thorough
 def test_a_plan_for_several_texts_has_room_for_all_of_them_and_keeps_the_budget() -> None:
     with Session.open("demo", threads=1, ctx_size=64) as session:
         bundle = session.bundle
@@ -113,6 +114,7 @@ def test_a_plan_for_several_texts_has_room_for_all_of_them_and_keeps_the_budget(
     assert small.limits.positions < make_plan(bundle, sequences=4).limits.positions
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("count", [0, -1, 65])
 def test_a_number_of_texts_out_of_range_is_refused(count: int) -> None:
     with pytest.raises(UsageError, match="sequences must be 1 to 64"):

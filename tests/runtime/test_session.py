@@ -43,6 +43,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_generate_reports_figures_and_reasons(path: Path) -> None:
     printed: list[str] = []
     with Session.open(path, threads=1, ctx_size=128) as session:
@@ -90,6 +91,7 @@ def test_the_timings_say_what_a_verifier_promises(verifier: str, lossless: str) 
                 assert answer.text == text
 
 
+@pytest.mark.thorough
 def test_a_stream_gives_the_text_that_generate_gives() -> None:
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128, spec=SpecConfig(drafter="ngram")) as session:
         prompt = session.encode("Once upon a time")
@@ -118,6 +120,7 @@ def steps_of(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return steps
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(usable() is None or loop.load() is None, reason="the libraries were not built (no C++ compiler)")
 def test_a_text_that_is_read_at_its_end_has_many_rounds_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes count as long ones. A stop string ends a text without a pass that is for nothing."""
@@ -140,6 +143,7 @@ def test_a_text_that_is_read_at_its_end_has_many_rounds_in_a_call(monkeypatch: p
         assert (set(steps), stopped.timings.rounds.count) == ({1}, len(stopped.tokens))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(usable() is None or loop.load() is None, reason="the libraries were not built (no C++ compiler)")
 def test_a_pause_lets_an_interruption_end_a_call_of_many_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_builder, "_WHOLE_SECONDS", 1e9)
@@ -171,6 +175,7 @@ def test_a_pause_lets_an_interruption_end_a_call_of_many_rounds(monkeypatch: pyt
         assert session.generate(prompt, n_predict=90, sampling=GREEDY, ignore_eos=True).tokens == expected
 
 
+@pytest.mark.thorough
 def test_an_abandoned_stream_has_figures_and_the_next_answer_is_clean() -> None:
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
         prompt = session.encode("Once upon a time")
@@ -184,6 +189,7 @@ def test_an_abandoned_stream_has_figures_and_the_next_answer_is_clean() -> None:
         assert session.generate(prompt, n_predict=24, sampling=GREEDY).tokens == whole.tokens
 
 
+@pytest.mark.thorough
 def test_a_loop_over_a_text_may_be_left_and_the_next_answer_is_clean() -> None:
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
         expected = session.generate(session.encode("One day"), n_predict=12, sampling=GREEDY)
@@ -201,6 +207,7 @@ def test_a_loop_over_a_text_may_be_left_and_the_next_answer_is_clean() -> None:
             session.stream("")
 
 
+@pytest.mark.thorough
 def test_closing_a_session_ends_the_answer_that_is_being_written() -> None:
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
         stream = session.stream("Once upon a time", n_predict=24, sampling=GREEDY)
@@ -213,6 +220,7 @@ def test_closing_a_session_ends_the_answer_that_is_being_written() -> None:
     session.close()
 
 
+@pytest.mark.thorough
 def test_a_drafter_of_ones_own_is_planned_and_named_by_its_class() -> None:
     drafter = ScriptedDraft(lambda at: None, bytes={"draft_own": 12345})
     spec = SpecConfig(drafter=drafter)
@@ -225,6 +233,7 @@ def test_a_drafter_of_ones_own_is_planned_and_named_by_its_class() -> None:
     assert drafter.asked
 
 
+@pytest.mark.thorough
 def test_two_answers_at_once_are_refused_and_the_later_one_is_right() -> None:
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
         prompts = [session.encode(text) for text in ("Once upon a time", "The little dog")]

@@ -110,7 +110,7 @@ def first_places(tokens: Sequence[int], end: int) -> list[int]:
     return [at for at in range(end) if tokens.index(tokens[at]) == at]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", range(10))
 def test_an_end_token_may_end_an_answer_within_a_run(
     known: KnownAnswer, prompt: I32, place: int, monkeypatch: pytest.MonkeyPatch

@@ -91,7 +91,7 @@ def opened(bundles: dict[str, Path], name: str, drafter: str = "none", **options
     return session
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("drafter", ["none", "ngram", "stand", "model"])
 @pytest.mark.parametrize("name", ["all", "mixed"])
@@ -110,6 +110,7 @@ def test_a_text_is_that_of_all_rows(
         assert [session.generate(**wish).text for wish in WISHES] == expected[name]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", ["all", "mixed"])
 def test_a_conversation_goes_on_and_a_shorter_beginning_runs_again(bundles: dict[str, Path], name: str) -> None:
     """A prompt that goes back by less than a pass keeps its rows, and one that goes back further none."""
@@ -124,7 +125,7 @@ def test_a_conversation_goes_on_and_a_shorter_beginning_runs_again(bundles: dict
             assert answer.timings.prompt_kept == (min(end, len(ids) - 1) if kept else 0)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("drafter", ["none", "ngram", "model"])
 @pytest.mark.parametrize("name", ["all", "mixed"])
 def test_texts_written_together_and_parked_are_those_alone(

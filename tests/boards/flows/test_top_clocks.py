@@ -50,7 +50,7 @@ def crossings_of(board: str) -> Crossings:
     return found
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("board", CHAINS)
 def test_all_values_of_other_clocks_come_through_synchronizers(board: str) -> None:
     found = crossings_of(board)
@@ -72,7 +72,7 @@ class _Wire(Elaboratable):  # type: ignore[misc]  # no types in amaranth
         return m
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(
     ("board", "place", "name"),
     [

@@ -337,6 +337,7 @@ def test_failures_have_a_code_and_a_message(
     assert outcome.stdout == ""
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("words", "environment", "message"),
     [

@@ -22,6 +22,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.thorough
 def test_list_names_every_board(edgedec: Edgedec) -> None:
     outcome = edgedec("boards", "list")
     assert outcome.code == 0

@@ -78,7 +78,7 @@ def test_json_without_vivado_says_what_is_missing(edgedec: Edgedec, source: Path
     assert "get Vivado 2021.1 or newer" in outcome.json["missing"]  # type: ignore[operator]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("wns", "code"), [("0.050", 0), ("-1.500", 1)])
 def test_a_build_makes_a_board_bundle_if_timing_is_met(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wns: str, code: int

@@ -169,6 +169,7 @@ def test_load_calls_the_loader(edgedec: Edgedec, source: Path, tmp_path: Path, m
     assert (tmp_path / "words").read_text() == f"-b ulx3s {Path('a build/ulx3s-85f.bit').absolute()}\n"
 
 
+@pytest.mark.thorough
 def test_load_writes_a_flash_if_the_bootloader_does(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ def _of(edgedec: Edgedec) -> tuple[int, str]:
     return outcome.code, line
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("exact", "words"),
     [(True, "uint8 x int8, exact"), (False, "uint8 x uint8, because uint8 x int8 saturates on this CPU")],

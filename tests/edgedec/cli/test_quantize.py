@@ -88,6 +88,7 @@ def test_the_result_is_printed_as_a_table(edgedec: Edgedec, checkpoint: Path) ->
     assert {"bits per weight", "size", "perplexity before", "perplexity after", "seconds", "peak memory"} <= rows
 
 
+@pytest.mark.thorough
 def test_the_seconds_add_up(edgedec: Edgedec, checkpoint: Path) -> None:
     options = ("--method", "ternary", "--planes", "2", "--calibration-tokens", "128")
     data: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "out", *options, "--json").json

@@ -179,7 +179,7 @@ def test_rows_are_kept_on_the_disk_while_the_server_runs(
     assert not folder.exists()
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("words", "sequences"),
     [
@@ -320,6 +320,7 @@ def test_the_log_of_the_process_has_the_form_of_the_requests(edgedec: Edgedec, s
     assert values["message"].startswith("a \n b\nTraceback")
 
 
+@pytest.mark.thorough
 def test_all_lines_of_a_json_log_are_json(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

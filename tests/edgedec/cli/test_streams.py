@@ -44,7 +44,7 @@ def complaints(process: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in process.stderr.splitlines() if line.startswith(("edgedec:", "Exception", "Traceback"))]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @full
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_full_output_is_an_error(bundle: Path, command: str) -> None:
@@ -53,7 +53,7 @@ def test_a_full_output_is_an_error(bundle: Path, command: str) -> None:
     assert complaints(process) == ["edgedec: standard output: the disk is full; the output is incomplete"]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", FEW.values(), ids=FEW)
 def test_a_closed_output_is_an_error(bundle: Path, command: str) -> None:
     process = run(command, bundle, ">&-")

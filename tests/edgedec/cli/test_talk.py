@@ -166,6 +166,7 @@ def test_quotes_on_a_terminal_get_another_prompt_sign_and_ctrl_c_forgets_the_mes
 # The first message, and the end after it.
 
 
+@pytest.mark.thorough
 def test_the_first_message_may_be_an_option(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "message").write_text("how?\n")
     for source in (("-p", "how?"), ("-f", str(tmp_path / "message"))):
@@ -197,6 +198,7 @@ def test_a_name_that_no_file_can_have_ends_nothing(ask: Ask, name: str, message:
     assert message in stderr
 
 
+@pytest.mark.thorough
 def test_a_single_turn_that_is_refused_fails_on_a_terminal_too(bundle: Path) -> None:
     terminal = PseudoTerminal("-m", "edgedec", "chat", str(bundle), "-st", "-p", "refuse")
     try:
@@ -297,6 +299,7 @@ def test_a_conversation_goes_on_where_it_was_saved(ask: Ask, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir() if "talk" in path.name] == ["a talk.json"]
 
 
+@pytest.mark.thorough
 def test_answers_of_another_model_are_named(ask: Ask, tmp_path: Path) -> None:
     file = tmp_path / "talk"
     ask("how?", f"/save {file}")

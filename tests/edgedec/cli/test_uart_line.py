@@ -126,7 +126,7 @@ def test_a_longer_context_than_that_of_the_accelerator_is_refused(edgedec: Edged
     assert "--ctx-size must be 1 to 1024, which is what the accelerator has" in outcome.stderr
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("device", "code", "message"),
     [

@@ -61,7 +61,7 @@ def test_a_class_with_tied_embeddings_need_not_set_the_flag(name: str, tmp_path:
     assert open_checkpoint(write_hf(tmp_path / "u", stored, **config)).config["tie_word_embeddings"] is True
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("method", ["int8", "ternary"])
 @pytest.mark.parametrize("name", ["kimi_linear/plain", "phi4flash/plain", "step3_text/plain"])
 def test_quantized_checkpoints_run_on_the_kernels(name: str, method: str, tmp_path: Path) -> None:
@@ -95,6 +95,7 @@ def test_a_decay_that_is_no_number_is_refused(tmp_path: Path) -> None:
         quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=13)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("name", "tensor", "shape"),
     [

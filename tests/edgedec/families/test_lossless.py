@@ -91,7 +91,7 @@ def texts(bundle: Bundle, kv_bits: int, drafter: str, policy: str, verifier: Any
     return lists
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("family", "kv_bits"), CASES)
 def test_greedy_text_is_the_same_with_speculation(family: str, kv_bits: int, tmp_path: Path) -> None:
     write_random_bundle(tmp_path / "b", {**CONFIGS[family], "model_type": family}, "int8")

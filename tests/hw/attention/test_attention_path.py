@@ -227,6 +227,7 @@ def test_latency_is_as_documented(rotate: int, beat_bytes: int, head_dim: int) -
     assert cycles["begun"][0] - cycles["attends"][0] == head_dim + 6
 
 
+@pytest.mark.thorough
 def test_estimate_is_the_sum_of_its_parts() -> None:
     shape: dict[str, Any] = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 4, "context": 1024}
     path, heads = AttentionPath(**shape, query_columns=960, key_columns=320), AttentionHeads(**shape).resources

@@ -185,6 +185,7 @@ def test_invalid_programs_are_not_walked(
     assert all(beats * config.beat_bytes <= 32 * config.instructions + 64 for _, beats in bench.ranges)
 
 
+@pytest.mark.thorough
 def test_a_commit_past_the_program_is_refused() -> None:
     given_up(Pass(raw=program(CONFIG, [STOP] * 3, commit=3)), (Cause.CUT_SHORT, 0, 0))
 

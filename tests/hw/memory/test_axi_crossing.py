@@ -261,7 +261,7 @@ class _Behind(Component):
         return m
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("clocks", [STEADY[0], STEADY[3], *JITTERING[1:3]])
 def test_a_write_is_visible_once_it_is_answered(clocks: Clocks) -> None:
     design, rng = _Behind(), random.Random(0)

@@ -141,7 +141,7 @@ def attacked(order: WriteOrder, seed: int, *, drains: bool = True) -> None:
     assert contents[: SIZE // 2] == first_half
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_job_after_a_reset_gets_its_own_data(order: WriteOrder, seed: int) -> None:

@@ -37,6 +37,7 @@ def with_sdram() -> UartSystem:
     return UartSystem(CONFIG, Copier(CONFIG), chip=IS42S16160G, memory_hz=100e6, baud=BAUD)
 
 
+@pytest.mark.thorough
 def test_all_values_between_two_clocks_cross_through_synchronizers_and_queues() -> None:
     system = with_sdram()
     found = crossings(system, inputs=[system.receive])
@@ -136,7 +137,7 @@ class _Line(Component):
         return m
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("cycles", [6, 8.3, 20])  # cycles of the receiver's clock in a bit
 @pytest.mark.parametrize("gap", [0.0, 0.02])  # chance in a cycle that the next byte begins
 def test_bytes_arrive_over_a_line_whose_ends_have_clocks_that_jitter(cycles: float, gap: float) -> None:

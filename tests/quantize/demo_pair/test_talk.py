@@ -70,6 +70,7 @@ def test_requests_for_tales_name_the_hero_or_the_topic() -> None:
     assert len(kinds) == 4
 
 
+@pytest.mark.thorough
 def test_a_request_for_another_mood_is_obeyed() -> None:
     marks = {"happy": "happy", "sad": "sad", "funny": "laughed|funn"}
     moods: Counter[str] = Counter()

@@ -82,6 +82,7 @@ def test_stories_share_few_long_phrases() -> None:
     assert len({word for item in tales() for word in told(item.text)}) > 1100
 
 
+@pytest.mark.thorough
 def test_once_upon_a_time_opens_about_a_third() -> None:
     assert 0.25 < sum(item.text.startswith("Once upon a time") for item in tales()) / len(tales()) < 0.42
 

@@ -79,7 +79,7 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "m").iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("ternary", [None, TernaryScheme()])
 def test_peak_memory_is_one_tensor(tmp_path: Path, ternary: TernaryScheme | None) -> None:
     bundle = write(tmp_path / "a", ternary, {"num_hidden_layers": 12})

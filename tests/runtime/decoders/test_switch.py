@@ -78,7 +78,7 @@ def take(tokens: Iterator[Token], count: int = COUNT) -> list[Token]:
     return list(islice(tokens, count))
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [1, 4])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_text_and_counts_equal_those_of_the_obvious_loop(pair: Pair, temperature: float, window: int) -> None:

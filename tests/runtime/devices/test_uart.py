@@ -164,6 +164,7 @@ def test_a_device_that_falls_silent_is_an_error(line: Callable[..., Any]) -> Non
     assert device.read_register(0) == REGISTER_MAP["identity"].reset
 
 
+@pytest.mark.thorough
 def test_a_device_that_was_switched_off_is_connected_again(line: Callable[..., Any]) -> None:
     """Check that it counts from 0 again, and that nothing is executed until both sides agree."""
     far = server()

@@ -164,7 +164,7 @@ def test_guesses_follow_the_softmax(bundle: Bundle, draft: Draft) -> None:
 TOKENS = st.integers(0, 5)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @settings(max_examples=25)
 @pytest.mark.parametrize("device", ["float_reference", "cpu"])
 @given(data=st.data())

@@ -79,6 +79,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(SCHEMAS, VALUES)
 def test_every_value_of_the_closed_schema_is_one_of_the_schema(schema: Any, value: Any) -> None:
     if not isinstance(schema, dict):

@@ -55,7 +55,7 @@ def grow(constraint: Constraint, path: list[int], choose: np.random.Generator, m
     return path
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("grammar", GRAMMARS.values(), ids=GRAMMARS)
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), order=st.randoms(use_true_random=False))

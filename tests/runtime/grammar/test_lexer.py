@@ -74,7 +74,7 @@ TOOLS = {
 }
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("choice", ["required", "auto"])
 @pytest.mark.parametrize("tools", TOOLS)
 def test_calls_of_tools_take_no_more_than_they_are_charged_for(tools: str, choice: str) -> None:

@@ -175,7 +175,7 @@ def test_a_grammar_that_cannot_be_followed_is_an_error_before_the_reasoning() ->
         after(constraint, begin[1:])
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", ["own", "demo"])
 @pytest.mark.parametrize("place", ["before", "within"])
 @pytest.mark.parametrize("grammar", [None, DIGITS], ids=["free", "digits"])
@@ -254,7 +254,7 @@ def write(session: Session, sampling: SamplingConfig, grammar: Grammar | None) -
     return session.generate(PROMPT, n_predict=160, sampling=sampling, grammar=grammar, reasoning=reasoning)
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("grammar", [None, Grammar.json_schema(SCHEMA)], ids=["free", "object"])
 @pytest.mark.parametrize("drafter", ["none", "ngram", "model", "grammar"])

@@ -102,6 +102,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("text", "message"), HOSTILE.values(), ids=HOSTILE)
 def test_a_schema_that_is_too_large_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -91,6 +91,7 @@ SCHEMAS = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=150)
 @given(SCHEMAS, SCHEMAS)
 def test_schemas_that_exclude_each_other_have_no_value_in_common(one: Any, other: Any) -> None:

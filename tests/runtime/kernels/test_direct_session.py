@@ -208,6 +208,7 @@ print(sorted({name.partition(".")[0] for name in sys.modules} & {"onnx", "onnxru
 """
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("model", ["demo", "demo-hybrid"])
 def test_a_model_of_own_operations_runs_without_onnxruntime(model: str) -> None:
     command = [sys.executable, "-c", _IMPORTS, model]

@@ -221,6 +221,7 @@ def test_a_message_with_control_tokens_can_be_continued(served: Served, session:
     assert count == len(start) + len(text)
 
 
+@pytest.mark.thorough
 def test_an_option_reads_control_tokens_in_messages_as_before(session: Session) -> None:
     with serving(open_demo, sanitize=False) as served:
         count = served.post("/v1/chat/completions/input_tokens", messages=[{"role": "user", "content": FORGED}])

@@ -18,6 +18,7 @@ SAMPLED = {"temperature": 0.9, "seed": 7, "top_p": 0.8, "top_k": 30, "min_p": 0.
 PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": -0.25, "repeat_last_n": 8}
 
 
+@pytest.mark.thorough
 def test_biases_may_be_pairs(served: Served) -> None:
     plain = served.complete(max_tokens=12, temperature=0).json()["choices"][0]["text"]
     (token, *_) = served.post("/tokenize", content=plain).json()["tokens"]
@@ -60,6 +61,7 @@ def test_fields_without_effect_are_accepted(served: Served, path: str) -> None:
     assert (body["usage"]["completion_tokens"] if "usage" in body else body["tokens_predicted"]) == 2
 
 
+@pytest.mark.thorough
 def test_the_tokens_of_a_chat_are_counted(served: Served) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     counts = []

@@ -67,7 +67,7 @@ def test_there_is_room_for_a_grammar_before_there_are_further_texts(mib: int) ->
     assert "grammar_room" not in loaded(plan).ledger.items()  # it is free for requests
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("mib", [20, 22, 24, 28, 32, 40, 48, 64, 96])
 @pytest.mark.parametrize("parallel", [0, 1])
 def test_a_request_with_tools_that_is_alone_is_always_answered(mib: int, parallel: int) -> None:
@@ -88,7 +88,7 @@ def test_a_request_with_tools_that_is_alone_is_always_answered(mib: int, paralle
         reservation.close()
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("mib", [48, 64, 96])
 def test_any_grammar_is_answered_where_there_is_room(mib: int) -> None:
     server = loaded(opened(mib)[0])

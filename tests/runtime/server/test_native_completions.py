@@ -91,6 +91,7 @@ def test_a_full_context_truncates(served: Served) -> None:
     assert answer["tokens_predicted"] + answer["tokens_evaluated"] == 512 + 1  # the last token needs no row
 
 
+@pytest.mark.thorough
 def test_prompts_may_be_ids_texts_and_both(served: Served) -> None:
     ids = served.post("/tokenize", content=PROMPT, add_special=True).json()["tokens"]
     plain = complete(served)

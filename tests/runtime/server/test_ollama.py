@@ -70,6 +70,7 @@ def test_a_prompt_is_a_chat_and_a_raw_one_is_not(served: Served, session: Sessio
     assert system.json()["prompt_eval_count"] > count
 
 
+@pytest.mark.thorough
 def test_formats(served: Served) -> None:
     body = {**BODY, "options": {"num_predict": 60, "seed": 1}, "stream": False}
     assert json.loads(served.post("/api/chat", **body, format=CLOSED).json()["message"]["content"]).keys() == {"animal"}

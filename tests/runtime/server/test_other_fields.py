@@ -49,6 +49,7 @@ def test_what_a_form_does_not_enforce_is_named(served: Served) -> None:
     assert response.headers[HEADER] == "guided_decoding_backend, guided_json.not"
 
 
+@pytest.mark.thorough
 def test_the_whole_text_is_penalized(served: Served) -> None:
     own = text(served, repeat_penalty=1.3, repeat_last_n=-1)
     assert text(served, repetition_penalty=1.3) == own != text(served)

@@ -162,7 +162,7 @@ def test_a_grammar_for_which_the_system_starts_no_thread_fails_its_request_alone
     run(test())
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["open", "ledger", "text"])
 def test_requests_that_wait_for_a_model_that_cannot_be_loaded_again_are_told(place: str) -> None:
     async def test() -> None:
@@ -203,6 +203,7 @@ def test_requests_that_wait_for_a_model_that_cannot_be_loaded_again_are_told(pla
     run(test())
 
 
+@pytest.mark.thorough
 def test_requests_are_answered_after_an_unloading_that_failed() -> None:
     async def test() -> None:
         loads: list[ScriptedSession] = []

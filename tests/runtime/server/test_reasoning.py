@@ -248,6 +248,7 @@ def test_a_template_that_needs_the_switch_gets_it(template: str | None, names: d
     assert ReasoningSettings().names(template, {"a": 1}) == names | {"a": 1}
 
 
+@pytest.mark.thorough
 def test_the_switch_is_that_of_all_endpoints() -> None:
     with serving(open_demo, chat_template=ALWAYS, reasoning=ReasoningSettings(mode="off")) as server:
         prompt = server.post("/apply-template", messages=[USER]).json()["prompt"]
@@ -259,6 +260,7 @@ def test_the_switch_is_that_of_all_endpoints() -> None:
         assert "reasoning_content" not in answer["choices"][0]["message"]
 
 
+@pytest.mark.thorough
 def test_settings_of_the_server_hold_for_requests_that_say_nothing(plain: str) -> None:
     own = ReasoningSettings(budget=6, format="none")
     with serving(open_demo, chat_template=ALWAYS, reasoning=own) as server:
@@ -306,6 +308,7 @@ def reply(
     return message, deltas
 
 
+@pytest.mark.thorough
 @given(
     texts=st.lists(st.sampled_from([*PIECES, CALL]), max_size=10),
     place=st.sampled_from(["before", "within", "after"]),

@@ -345,6 +345,7 @@ def test_a_client_that_sends_all_before_it_reads_sees_the_refusal(locked: Served
     assert answer.split()[1] == status
 
 
+@pytest.mark.thorough
 def test_a_body_that_does_not_arrive_is_given_up(locked: Served) -> None:
     with socket.create_connection(("127.0.0.1", locked.port), timeout=10) as sock:
         sock.sendall(

@@ -139,6 +139,7 @@ def test_a_stream_has_index_always_and_identity_once(served: Served) -> None:
     assert deltas[-1] == {}
 
 
+@pytest.mark.thorough
 def test_a_free_answer_is_content(served: Served, session: Session) -> None:
     choice = ask(served, seed=3, temperature=0)
     greedy = SamplingConfig(temperature=0)
@@ -159,6 +160,7 @@ def test_without_a_choice_of_tools_none_are_described(served: Served, session: S
     assert choice["message"]["content"] == expected.text
 
 
+@pytest.mark.thorough
 def test_log_probabilities_of_calls_are_complete(served: Served) -> None:
     fields = {"tool_choice": "required", "seed": 3, "logprobs": True}
     whole = ask(served, **fields)["logprobs"]["content"]

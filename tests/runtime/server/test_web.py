@@ -30,6 +30,7 @@ def site(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_the_files_of_a_site_are_sent_and_no_others(site: Path) -> None:
     with serving(lambda: ScriptedSession(steps=0), web=site) as server:  # type: ignore[arg-type,return-value]
         page = server.client.get("/web/")
@@ -63,6 +64,7 @@ def test_a_browser_runs_the_model_of_the_server_and_complains_of_nothing(tmp_pat
         assert page.complaints == []
 
 
+@pytest.mark.thorough
 def test_without_a_site_there_is_no_link_to_one(site: Path) -> None:
     with serving(lambda: ScriptedSession(steps=0)) as server:  # type: ignore[arg-type,return-value]
         assert '<a id="web" href="web/" hidden>' in server.client.get("/").text

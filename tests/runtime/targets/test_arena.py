@@ -324,6 +324,7 @@ def test_released_pages_are_given_back_and_taken_again(bundle: Bundle) -> None:
     np.testing.assert_array_equal(run(target, chain(again, 3)), right)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
 def test_released_pages_are_no_longer_charged(bundle: Bundle) -> None:
     target = opened(bundle, replace(LIMITS, cache_rows=64 * 2000))

@@ -72,7 +72,7 @@ def test_groups_have_the_bits_of_all_rows_and_a_mask(folder: Path, case: Case, d
     use(World(*(opened(folder, case, "cpu", rings=rings) for rings in (True, False))), data, 14)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", [CASES[0], CASES[1]], ids=str)
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())

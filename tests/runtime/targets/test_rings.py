@@ -227,7 +227,7 @@ _CHUNKS = st.lists(st.integers(0, 100), min_size=LIMITS.nodes, max_size=LIMITS.n
 
 
 @needs_kernels
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())

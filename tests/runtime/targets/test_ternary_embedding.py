@@ -82,7 +82,7 @@ def text(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, loop: str, device: str
         return session.generate("the a", n_predict=24, sampling=SamplingConfig(temperature=0)).text
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.skipif(usable() is None, reason="needs the CPU kernels")
 @pytest.mark.parametrize("options", [{}, {"planes": 2}, {"planes": 2, "tied": True}])
 def test_the_compiled_loop_reads_a_ternary_embedding(
@@ -106,6 +106,7 @@ def test_one_scale_for_the_embedding_is_read(tmp_path: Path, monkeypatch: pytest
     assert texts == {text(bundle, monkeypatch, "python", "float_reference")}
 
 
+@pytest.mark.thorough
 def test_a_tied_ternary_embedding_is_planned_once(tmp_path: Path) -> None:
     """Compare with a head of its own, of 13 rows of 256 codes with 2 scales."""
     for folder in ("once", "twice"):
@@ -118,6 +119,7 @@ def test_a_tied_ternary_embedding_is_planned_once(tmp_path: Path) -> None:
     assert twice.total_bytes - once.total_bytes < 16 << 10
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_accelerator_computes_the_integer_profile(tmp_path: Path, tied: bool) -> None:
     """Check a model whose matrices are ternary, head and embedding included, and whose heads are normed."""

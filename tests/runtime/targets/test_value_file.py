@@ -167,7 +167,7 @@ FAULTS: dict[str, tuple[Callable[[int], None], str]] = {
 }
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_ends_the_answer_with_a_message_and_the_session_goes_on(
@@ -197,6 +197,7 @@ def test_a_fault_ends_the_answer_with_a_message_and_the_session_goes_on(
         assert session.generate(PROMPT, n_predict=40, sampling=GREEDY, ignore_eos=True).text == expected
 
 
+@pytest.mark.thorough
 def test_a_conversation_goes_on_after_a_fault(models: dict[str, Path]) -> None:
     with Session.open(models["nosa"], ctx_size=CONTEXT, threads=1, value_rows=8) as session:
         talk = Conversation(session, system=None, shift=False)

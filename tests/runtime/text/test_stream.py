@@ -163,7 +163,7 @@ def test_the_stream_equals_decode_cut_at_the_first_stop(tokenizer: Tokenizer, da
     assert stream_all(tokenizer, ids, stop) == cut_at_stop(expected(tokenizer, ids), stop)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @settings(max_examples=100)
 @given(data=st.data())

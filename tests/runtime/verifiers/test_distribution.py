@@ -147,6 +147,7 @@ WAYS = [  # origin of the children, and whether the case adds to the others
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "trials", [TRIALS // 20, pytest.param(TRIALS, marks=[pytest.mark.thorough, pytest.mark.slow(sample=8)])]
 )
@@ -298,6 +299,7 @@ def distributions(draw_value: st.DrawFn, size: int) -> F64:
     return np.array(weights, np.float64) / sum(weights)
 
 
+@pytest.mark.thorough
 @given(target=distributions(5), proposal=distributions(5))
 def test_acceptance_and_residual_add_up_to_the_target(target: F64, proposal: F64) -> None:
     """Check min(t, d) + (1 - sum(min(t, d))) * residual = t, which is one round of the induction."""

@@ -86,6 +86,7 @@ def test_only_the_failures_of_a_log_are_reported(tmp_path: Path) -> None:
     assert cocotb_runner._failures(tmp_path / "none") == ""
 
 
+@pytest.mark.thorough
 def test_a_growing_log_is_followed(tmp_path: Path) -> None:
     log, reports = tmp_path / "bench.log", queue.Queue[tuple[str, int, int]]()
     with cocotb_runner._followed(log, "top", lambda *report: reports.put(report)):

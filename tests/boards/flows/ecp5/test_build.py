@@ -282,7 +282,7 @@ def results(output: Path) -> dict[str, bytes]:
     return {name: (output / name).read_bytes() for name in RESULTS if (output / name).exists()}
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("failing", ["nextpnr", "ecppack"])
 def test_a_failing_seed_keeps_the_earlier_results(
     program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, failing: str

@@ -134,7 +134,7 @@ def test_a_log_without_clocks_proves_nothing(program: Program, output: Path, mon
     assert build(BOARD, program, output, flow=FLOW).report["timing"]["analysed_hz"] is None
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
@@ -302,7 +302,7 @@ def test_a_run_by_hand_is_read(program: Program, output: Path, tmp_path: Path) -
     assert (missing.returncode, missing.stdout[:36]) == (3, "edgedec: EDGEDEC_CHIPDB is not set; ")
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -323,7 +323,7 @@ def test_results_of_another_build_are_refused(
         build(BOARD, program, output, flow=FLOW)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["pynq-z2.bit", "results/area.json"])
 def test_a_changed_result_is_refused(program: Program, output: Path, name: str) -> None:
     build(BOARD, program, output, flow=FLOW)

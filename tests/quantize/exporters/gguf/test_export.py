@@ -148,6 +148,7 @@ def test_trits_survive_a_round_trip(tmp_path: Path, changes: Mapping[str, Any], 
     assert actual.chat_template == bundle.chat_template
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("changes", [{}, QWEN, {"tie_word_embeddings": True}])
 def test_int8_codes_survive_a_round_trip(tmp_path: Path, changes: Mapping[str, Any]) -> None:
     bundle = write(tmp_path / "a", None, changes)
