@@ -302,6 +302,7 @@ def _chat_encoder(service: ModelService, body: ChatRequest, tools: ToolUse | Non
             names=settings.reasoning.names(text.chat_template, body.names),
             ending=body.ending,
         )
+        text.check_length(rendered, "messages")  # before there is talk of memory
         return await service.convert(text_bytes(rendered), text.encode_rendered, rendered)
 
     return encode

@@ -131,7 +131,7 @@ class ModelText:
         """
         if not text:
             raise ApiError(400, f"{param}: the prompt is empty", param=param)
-        self._check_length(text, param)
+        self.check_length(text, param)
         return self._some(self._tokenizer.encode(text), param)
 
     def encode_rendered(self, text: str) -> I32:
@@ -141,7 +141,7 @@ class ModelText:
             ApiError: the text is far too long for the context, or has a control token that cannot be told from the
                 template's.
         """
-        self._check_length(text, "messages")
+        self.check_length(text, "messages")
         try:
             return self._some(self._tokenizer.encode_rendered(text), "messages")
         except UsageError as error:
@@ -241,7 +241,7 @@ class ModelText:
         Raises:
             ApiError: the part is far too long for the context; ``param`` is the field to blame.
         """
-        self._check_length(text, param)
+        self.check_length(text, param)
         return self.tokenize(text, add_special=False, param=param, control_tokens=False)
 
     def check_ids(self, ids: Sequence[int], *, param: str) -> I32:
@@ -303,8 +303,12 @@ class ModelText:
         except UnsupportedError:
             return self.decode(ids)
 
-    def _check_length(self, text: str, param: str) -> None:
-        """Refuse a text that cannot fit before it is tokenized, which takes hundreds of bytes per token."""
+    def check_length(self, text: str, param: str) -> None:
+        """Refuse a text that cannot fit before it is tokenized, which takes hundreds of bytes per token.
+
+        Raises:
+            ApiError: it is far too long for the context; ``param`` is the field to blame.
+        """
         if not self._session.may_fit(text):
             least = len(text) // _CHARACTERS_PER_TOKEN
             raise context_overflow(least, self.context, param=param, exact=False)

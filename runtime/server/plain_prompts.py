@@ -78,6 +78,9 @@ def plain_encoder(service: ModelService, prompt: PromptPieces, *, param: str) ->
     nbytes = max((text_bytes(piece) for piece in prompt if isinstance(piece, str)), default=0)
 
     async def encode(text: ModelText) -> I32:
+        for piece in prompt:
+            if isinstance(piece, str):
+                text.check_length(piece, param)  # before there is talk of memory
         return await service.convert(nbytes, _joined_ids, text, prompt, param)
 
     return encode

@@ -193,6 +193,15 @@ def test_conversations_are_rendered_as_in_python(node: Node, name: str) -> None:
     conversations += [
         [{"role": "system", "content": " Be brief.\n"}, {"role": "user", "content": "Hi"}],
         [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}],
+        [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}, {"role": "system", "content": "c"}],
+        [
+            {"role": "system", "content": "a"},
+            {"role": "system", "content": "b"},
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "content": "d"},
+            {"role": "system", "content": "e"},
+        ],
+        [{"role": "system", "content": "a"}],
     ]
     results = node.run(
         """
