@@ -185,7 +185,7 @@ function pair(tokens) {
       open[at].count -= size;
       run.count -= size;
       open.length = open[at].count > 0 ? at + 1 : at;
-      // What is left of the opener may be a partner of others than it was.
+      // The rest of the opener may be a partner of runs that have found none so far.
       for (const [other, height] of floors) floors.set(other, Math.min(height, at));
     }
     if (!run.canOpen || run.count === 0) continue;
