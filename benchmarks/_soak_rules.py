@@ -99,12 +99,14 @@ class AttackRounds(threading.Thread):
 
     Members:
         answers: statuses of the requests of each attack, with their numbers.
+        attack: name of the attack that is running; empty before the first one.
     """
 
     def __init__(self, port: int, seconds: float, stop: threading.Event) -> None:
         super().__init__(daemon=True)
         self._port, self._seconds, self._stop_event = port, seconds, stop
         self.answers: dict[str, Counter[str]] = {}
+        self.attack = ""
 
     @property
     def round_s(self) -> float:
@@ -115,6 +117,7 @@ class AttackRounds(threading.Thread):
         """Attack until the end."""
         while True:
             for name in ATTACKS:
+                self.attack = name
                 with attacking(name, self._port) as process:
                     ended = self._stop_event.wait(self._seconds)
                 if process is not None:

@@ -286,11 +286,15 @@ def soak(
                     state = {
                         "seconds": round(time.monotonic() - began, 1),
                         "counts": dict(tally.counts),
+                        "failures": list(tally.failures),
                         "oom_kills": group.oom_kills,
                         "server": resident_bytes(process.pid),
                         "antagonist": resident_bytes(antagonist.pid),
                         "pressure": memory["pressure"],
                         "reclaimers": memory["ledger"]["reclaimers"],
+                        "charged": memory["ledger"]["items"],
+                        "meter": memory["meter"],
+                        "attack": None if rounds is None else rounds.attack,
                     }
                     if out is not None:
                         with out.open("a") as stream:

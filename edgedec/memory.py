@@ -9,6 +9,7 @@ value that its meter read, every few milliseconds and between phases.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import reprlib
@@ -194,19 +195,23 @@ class MemoryMeter:
         baseline_bytes: memory of the process that is not charged.
         left_out_bytes: the part of it that ``leave_out`` has added.
         peak_bytes, measured_bytes: the largest figure so far, and the last one.
+        high_bytes: figure above which what the heap has free is given back to the system, and then unreachable objects are
+            looked for, at most once a second; 0: never.
     """
 
     INTERVAL_S = 0.005
     LINGER_S = 0.1  # seconds for which the thread reads on after a block
     _STEP_PAGES = (64 << 10) // _PAGE
     _REST = 4  # rest after a measurement, as a multiple of its CPU time
+    _RELIEF_S = 1.0  # least seconds from one relief to the next
 
     def __init__(self, folders: tuple[Path, ...] = ()) -> None:
         self.available = Path("/proc/self/smaps_rollup").exists() and Path("/proc/self/pagemap").exists()
         self._prefixes = _file_prefixes(folders)
         self.baseline_bytes = _lasting_bytes() if self.available else 0
         self.left_out_bytes = 0
-        self.peak_bytes = self.measured_bytes = 0
+        self.peak_bytes = self.measured_bytes = self.high_bytes = 0
+        self._relieved = float("-inf")  # time of the last relief, in seconds of ``time.monotonic``
         self.watched = _Watched()
         self._rests = False
         self._stop = threading.Event()
@@ -250,6 +255,18 @@ class MemoryMeter:
         with self._lock:
             self.measured_bytes = now = self.charged_bytes()
             self.peak_bytes = max(self.peak_bytes, now)
+            if 0 < self.high_bytes < now and time.monotonic() >= self._relieved + self._RELIEF_S:
+                self.measured_bytes = now = self._relieve()
+        return now
+
+    def _relieve(self) -> int:
+        """Give free memory back to the system until the figure is low, and return it."""
+        trim_heap()
+        if (now := self.charged_bytes()) > self.high_bytes:
+            gc.collect()
+            trim_heap()
+            now = self.charged_bytes()
+        self._relieved = time.monotonic()
         return now
 
     def leave_out(self, load: Callable[[], object]) -> int:

@@ -267,7 +267,7 @@ def serve(
         def open_session() -> Session:
             bundle = Bundle.open(resolve_model(run.model))
             memory.budget = run.find_budget()
-            items = server_items(bundle.tokens.size, requests=settings.requests)
+            items = server_items(bundle.tokens.size, requests=settings.requests, connections=settings.connections)
             if embeddings:
                 items |= pooling_items(bundle)
             beside = run.with_room(GRAMMAR_ROOM, parallel, spec, memory.budget, beside=items)

@@ -24,6 +24,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from weakref import ref
 
 from edgedec.rate_limit import RateLimitedLog
 from edgedec.runtime.decoders.acceptance import RankAcceptance
@@ -97,9 +98,10 @@ class Adaptive:
         self._enough = _ROUNDS
         self._past = 0  # cached rows in the last round
         self.acceptance = RankAcceptance(depth)
-        self._size: tuple[TreePolicy, Limits, Limits] | None = (
-            None  # the last decision: for which policy and limits, size
-        )
+        # The last decision: for which limits, size; and for which policy, which is not kept alive, because it may hold the
+        # grammar of an answer.
+        self._size: tuple[Limits, Limits] | None = None
+        self._sized: ref[TreePolicy] | None = None
         self._age = 0  # rounds since the last decision about the size
         self._log = RateLimitedLog(_LOG)
         self._logged_nodes = 0
@@ -166,9 +168,13 @@ class Adaptive:
         if not self.on or limits.nodes <= 1:
             return replace(limits, nodes=1, depth=0)
         self._age += 1
-        if self._size is None or self._size[:2] != (policy, limits) or self._age >= _RESIZE:
-            self._size, self._age = (policy, limits, self._fastest(policy, limits, past)), 0
-        return self._size[2]
+        known = (
+            self._size is not None and self._sized is not None and self._sized() == policy and self._size[0] == limits
+        )
+        if self._size is None or not known or self._age >= _RESIZE:
+            self._size, self._age = (limits, self._fastest(policy, limits, past)), 0
+            self._sized = ref(policy)
+        return self._size[1]
 
     def _fastest(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
         """Return the size with the most tokens per second. It has at least one guess.

@@ -28,6 +28,7 @@ __all__ = [
     "short_of_memory",
     "switched_off",
     "too_large_for_memory",
+    "work_waits",
 ]
 
 # The value of ``type`` for each status.
@@ -133,6 +134,16 @@ def short_of_memory(error: AdmissionError, retry_seconds: int, *, texts: int = 1
             code="memory_budget_exceeded",
         )
     return ApiError(429, f"memory is short: {error}", code="memory_short", headers={"Retry-After": str(retry_seconds)})
+
+
+def work_waits(what: str) -> ApiError:
+    """Return the error for work on a request, such as the check of its grammar, that must let a text begin first."""
+    return ApiError(
+        429,
+        f"memory is short: {what} waits until a text that needs much memory has begun; try again later",
+        code="memory_short",
+        headers={"Retry-After": "1"},
+    )
 
 
 def too_many_grammars(limit: int) -> ApiError:

@@ -25,7 +25,7 @@ from edgedec.runtime.grammar.compiler import TOKEN_BYTES
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES, tools_lexer_bytes
 from edgedec.runtime.session_memory import SessionMemory
 
-__all__ = ["GRAMMAR_CACHE_BYTES", "GRAMMAR_ROOM", "ServerMemory", "request_bytes", "server_items"]
+__all__ = ["GRAMMAR_CACHE_BYTES", "GRAMMAR_ROOM", "WORK", "ServerMemory", "request_bytes", "server_items"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,8 +36,10 @@ _REQUEST = 16 << 10  # bytes of a request's other objects
 # Bytes of a text's matcher and its compilation, as bounds of what was measured: at least, for each byte of the grammar's
 # program, and for each optional property.
 _MATCHER, _PROGRAM_BYTE, _OPTIONAL = 256 << 10, 100, 10 << 10
+WORK = "work"  # item of the ledger for work on requests before their texts begin, which ends soon
 GRAMMAR_CACHE_BYTES = 1 << 20  # grammars of earlier requests
-_CONNECTION = 40 << 10  # bytes of a connection with a request and a small body, as a bound of what was measured
+# Bytes of a connection with a request and a small body, and of a silent one, as bounds of what was measured.
+_CONNECTION, _SILENT_CONNECTION = 40 << 10, 16 << 10
 # Items of a plan that belong to one part of the server; the draft's have the prefix "draft_", and all others are of passes.
 _PARTS = {
     "weights": "weights",
@@ -61,19 +63,21 @@ _REQUESTS = ("host", *GRAMMAR_ROOM)  # items of a plan that the requests take th
 # Tokens of the prompt, and of the answer, of a request that is always admitted, and bytes of its grammar's program and the
 # optional properties there.
 _SMALL_TOKENS, _SMALL_PROGRAM, _SMALL_OPTIONAL = 128, 1024, 4
+_HIGH_SHARE = 0.85  # share of the budget above which free memory of the heap is given back at once
 _NOTE_S = 30.0  # seconds between lines of the log about refused requests
 
 
-def server_items(vocabulary: int, *, requests: int) -> dict[str, int]:
+def server_items(vocabulary: int, *, requests: int, connections: int) -> dict[str, int]:
     """Return the bytes that a server holds beside the model, by part, for the plan.
 
     Args:
         vocabulary: ids of the tokenizer.
         requests: most requests at the same time, with those that wait.
+        connections: most connections at the same time.
     """
     return {
         "grammars": TOKEN_BYTES * vocabulary + GRAMMAR_CACHE_BYTES,
-        "connections": _CONNECTION * requests,
+        "connections": _CONNECTION * requests + _SILENT_CONNECTION * max(0, connections - requests),
         **_TOOLS_ROOM,
     }
 
@@ -107,6 +111,8 @@ class ServerMemory:
 
     Members:
         writes: returns True while texts are written, which end and give their memory back; set by the service.
+        waiting: requests that wait for memory before their texts, the one first that has waited longest.
+        text_waits_for_work: True while a text waits for the end of work, so that no further work begins; set by the service.
     """
 
     def __init__(
@@ -118,6 +124,8 @@ class ServerMemory:
     ) -> None:
         self.budget, self.wake = budget, wake
         self.writes: Callable[[], bool] = lambda: False
+        self.waiting: dict[object, None] = {}
+        self.text_waits_for_work = False
         self.ledger = MemoryLedger(None)
         self._parked: Callable[[], int] = lambda: 0  # texts whose rows are on the disk
         self._meter: MemoryMeter | None = None  # the meter of the loaded model
@@ -131,6 +139,11 @@ class ServerMemory:
     def pressed(self) -> bool:
         """True if ``relieve`` should be called."""
         return self._relief.is_set()
+
+    @property
+    def ends_something(self) -> bool:
+        """True while texts are written, or requests are worked on before their texts, which ends and gives memory back."""
+        return self.writes() or self.text_waits_for_work or bool(self.ledger.items().get(WORK))
 
     @property
     def recovering(self) -> bool:
@@ -178,6 +191,7 @@ class ServerMemory:
                 part = "drafter" if name.startswith("draft_") else _PARTS.get(name, "passes")
                 ledger.charge(part, size)
         self.ledger, self._parked, self._meter = ledger, lambda: memory.parked, meter
+        meter.high_bytes = 0 if plan.budget_bytes is None else int(_HIGH_SHARE * plan.budget_bytes)
 
     def unload(self) -> None:
         """End the ledger of a model that is unloaded."""
@@ -185,12 +199,12 @@ class ServerMemory:
         self.ledger, self._parked, self._meter = MemoryLedger(None), lambda: 0, None
 
     def admit(self, nbytes: int, *, alone: bool, lexer: int = 0) -> Reservation | None:
-        """Reserve the worst case of a request; None if it must wait for another one to end.
+        """Reserve the worst case of a request; None if it must wait for another one, or for work on one, to end.
 
         Args:
             nbytes: bytes of the worst case, see ``request_bytes``.
-            alone: True if no request is being answered, so that this one must not wait. It is then admitted with the
-                bytes that are free, which are the plan's, unless the system is short of memory.
+            alone: True if no request is being answered, so that this one waits for work on others at most. It is then
+                admitted with the bytes that are free, which are the plan's, unless the system is short of memory.
             lexer: the part of ``nbytes`` for a grammar's lexer, which the plan has not, so that it must be free.
 
         Raises:
@@ -205,6 +219,8 @@ class ServerMemory:
                 self.note_refusal()
                 raise
             if not alone:
+                return None
+            if not error.small and ledger.items().get(WORK):
                 return None
             if (
                 ledger.is_shut

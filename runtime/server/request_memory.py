@@ -8,19 +8,22 @@ now waits while texts are written, because they end and give theirs back.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from edgedec.runtime.engine.ledger import AdmissionError
-from edgedec.runtime.server.errors import ApiError, short_of_memory, too_large_for_memory
-from edgedec.runtime.server.memory import ServerMemory
+from edgedec.runtime.server.errors import ApiError, short_of_memory, too_large_for_memory, work_waits
+from edgedec.runtime.server.memory import WORK, ServerMemory
 
 __all__ = ["REQUEST_MEMORY", "RequestMemory", "hold_memory", "ids_bytes", "rendering_bytes", "text_bytes"]
 
 R = TypeVar("R")
+_ITEM = "connections"  # item of the ledger for what is held until the answer was sent
 # Bytes for each byte of a body (as read, and as text), and of a body up to which the place of its connection has them.
 _BODY_BYTE, _SMALL_BODY = 4, 16 << 10
 # Bytes of a value of a body, such as an empty object or a number in a list, as a bound of what was measured (72), and the
@@ -36,7 +39,8 @@ _ID = 160  # bytes of an id that is converted to text: the id, its spelling, and
 _CHECK, _CHECKED_BYTE, _CHECKED_VALUE, _MOST_CHECKED = 1 << 20, 192, 2048, 40 << 20
 _UNCHECKED_BODY = 4 << 10
 _CLASS = 7 << 10  # bytes of a class of characters in a regular expression, such as ``\w``, which a backslash begins
-_LOOK_S, _PATIENCE_S = 0.01, 10.0  # seconds between looks for room, and for which to wait while no text is written
+# Seconds between looks for room, and for which the first request that waits, and another one, does so while nothing ends.
+_LOOK_S, _PATIENCE_S, _BRIEF_S = 0.01, 10.0, 0.1
 
 
 def text_bytes(text: str) -> int:
@@ -62,7 +66,9 @@ async def hold_memory(nbytes: int, what: str) -> None:
 
 
 class RequestMemory:
-    """The memory of one request. Use it as a context manager, whose end gives everything back.
+    """The memory of one request. Use it as a context manager, whose end gives everything back; see ``outlasts``.
+
+    ``checking``, ``outlasts`` and the members may be used in any thread, all else in the loop's.
 
     Parameters:
         memory: the server's.
@@ -77,6 +83,8 @@ class RequestMemory:
     def __init__(self, memory: ServerMemory) -> None:
         self._memory, self._held, self._body = memory, ExitStack(), ExitStack()
         self.body_bytes = self.body_values = self.body_escapes = self.nbytes = 0
+        self._lock = threading.Lock()  # guards ``nbytes`` and the members below
+        self._futures, self._left = 0, False  # work in threads, and whether the request has ended
 
     def __enter__(self) -> Self:
         return self
@@ -84,6 +92,27 @@ class RequestMemory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._lock:
+            self._left = True
+            free = not self._futures
+        if free:
+            self._free()
+
+    def outlasts(self, work: Future[Any]) -> None:
+        """Give nothing back before ``work`` is done, whose thread goes on when the client has left."""
+
+        def done(_: Future[Any]) -> None:
+            with self._lock:
+                self._futures -= 1
+                free = self._left and not self._futures
+            if free:
+                self._free()
+
+        with self._lock:
+            self._futures += 1
+        work.add_done_callback(done)
+
+    def _free(self) -> None:
         self._body.close()
         self._held.close()
 
@@ -139,11 +168,13 @@ class RequestMemory:
     async def converting(self, nbytes: int) -> ExitStack:
         """Return a context with the memory of a conversion, see ``text_bytes``, after waiting for it as ``hold`` does.
 
+        It ends soon, so that a text which needs much memory waits for its end.
+
         Raises:
             ApiError: see ``hold``.
         """
         converted = ExitStack()
-        await self._wait_for(nbytes, "the conversion of the text to tokens", converted)
+        await self._wait_for(nbytes, "the conversion of the text to tokens", converted, item=WORK)
         return converted
 
     @property
@@ -161,38 +192,48 @@ class RequestMemory:
         Raises:
             ApiError: see ``hold_body``.
         """
-        with self._reserved(self.check_bytes, "the check of the grammar", "memory_budget_exceeded"):
+        with self._reserved(self.check_bytes, "the check of the grammar", "memory_budget_exceeded", item=WORK):
             yield
 
     async def when_free(self, attempt: Callable[[], Awaitable[R]]) -> R:
         """Return what ``attempt`` returns. While it has no memory, and texts are written, it is called again and again.
 
+        If nothing is going to end, requests that wait hold the memory of each other. Then only the first of them waits on.
+
         Raises:
             ApiError: of ``attempt``; the status is 429 if there was no memory in the end.
         """
-        patience_s = _PATIENCE_S
-        while True:
-            try:
-                return await attempt()
-            except ApiError as error:
-                if error.status_code != 429 or self._memory.ledger.is_shut or patience_s <= 0:
-                    raise
-            await asyncio.sleep(_LOOK_S)
-            patience_s = _PATIENCE_S if self._memory.writes() else patience_s - _LOOK_S
+        waiting, idle_s = self._memory.waiting, 0.0
+        try:
+            while True:
+                try:
+                    return await attempt()
+                except ApiError as error:
+                    patience_s = _PATIENCE_S if next(iter(waiting), self) is self else _BRIEF_S
+                    if error.status_code != 429 or self._memory.ledger.is_shut or idle_s >= patience_s:
+                        raise
+                waiting.setdefault(self)
+                await asyncio.sleep(_LOOK_S)
+                idle_s = 0.0 if self._memory.ends_something else idle_s + _LOOK_S
+        finally:
+            waiting.pop(self, None)
 
-    async def _wait_for(self, nbytes: int, what: str, into: ExitStack) -> None:
+    async def _wait_for(self, nbytes: int, what: str, into: ExitStack, *, item: str = _ITEM) -> None:
         async def attempt() -> None:
-            into.enter_context(self._reserved(nbytes, what, "memory_budget_exceeded"))
+            into.enter_context(self._reserved(nbytes, what, "memory_budget_exceeded", item=item))
 
         await self.when_free(attempt)
 
     @contextmanager
-    def _reserved(self, nbytes: int, what: str, code: str) -> Iterator[None]:
+    def _reserved(self, nbytes: int, what: str, code: str, *, item: str = _ITEM) -> Iterator[None]:
         if not nbytes:
             yield
             return
+        large = nbytes > self._memory.ledger.floor_bytes
+        if item == WORK and large and self._memory.text_waits_for_work:
+            raise work_waits(what)
         try:
-            reservation = self._memory.ledger.reserve("connections", nbytes)
+            reservation = self._memory.ledger.reserve(item, nbytes)
         except AdmissionError as error:
             if self.nbytes + nbytes > error.largest_bytes:
                 raise too_large_for_memory(error, what, code=code) from error
@@ -200,12 +241,16 @@ class RequestMemory:
                 raise short_of_memory(error, 1) from error
             self._memory.note_refusal()
             raise short_of_memory(error, self._memory.retry_seconds) from error
-        self.nbytes += nbytes
+        with self._lock:
+            self.nbytes += nbytes
         try:
             with reservation:
                 yield
         finally:
-            self.nbytes -= nbytes
+            with self._lock:
+                self.nbytes -= nbytes
+            if item == WORK:
+                self._memory.wake()
 
 
 # The memory of the request that is being answered; None outside of the gate.

@@ -52,6 +52,9 @@ _GRAMMARS_WAITING = 64  # grammars of one client that wait to be made
 P = ParamSpec("P")
 R = TypeVar("R")
 _MUCH_BYTES = 1 << 20  # bytes of a request after whose work freed memory is given back to the system
+_WORK_S = (
+    0.05  # seconds between looks for the end of work on which a text waits for memory; its end wakes the thread, too
+)
 _RECOVERY_S = 1.0  # seconds between looks at the memory of an idle server that has given some back
 _LONGEST_WAIT_S = 60  # seconds of a Retry-After header at most
 
@@ -190,6 +193,9 @@ class ModelService:
         Only ``_TEXT_THREADS`` such calls run at a time, one of each client, so that their memory is bounded however many
         requests there are, and no client keeps the others waiting.
         """
+        return await asyncio.wrap_future(self._begin_work(function, *args, **options))
+
+    def _begin_work(self, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> Future[R]:
         memory = REQUEST_MEMORY.get()
         takes_much = memory is not None and memory.nbytes >= _MUCH_BYTES
 
@@ -201,7 +207,10 @@ class ModelService:
                     if takes_much:
                         trim_heap()
 
-        return await asyncio.get_running_loop().run_in_executor(self._text_threads, work)
+        future = self._text_threads.submit(work)
+        if memory is not None:
+            memory.outlasts(future)
+        return future
 
     async def convert(self, nbytes: int, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
         """Return what ``function`` returns in a thread, which takes ``nbytes`` of memory meanwhile.
@@ -210,8 +219,11 @@ class ModelService:
             ApiError: there is no room for them now (status 429), or never (413).
         """
         memory = REQUEST_MEMORY.get()
-        with ExitStack() if memory is None else await memory.converting(nbytes):
-            return await self.in_thread(function, *args, **options)
+        with ExitStack() if memory is None else await memory.converting(nbytes) as converted:
+            future = self._begin_work(function, *args, **options)
+            held = converted.pop_all()
+            future.add_done_callback(lambda _: held.close())  # the thread goes on when the client has left
+        return await asyncio.wrap_future(future)
 
     async def make_grammar(self, function: Callable[[GrammarCache], R]) -> R:
         """Return what ``function`` makes of the grammars, in a thread for them, in which clients take turns.
@@ -439,8 +451,12 @@ class ModelService:
             if self._pause is not None:
                 self._pause.clear()  # before what has changed is looked at
             while not self._closing:
+                if self._waiting and not texts and self.memory.text_waits_for_work:
+                    self._changed.wait(_WORK_S)
+                    return True
                 if self._waiting or texts or self.memory.pressed:
                     return True
+                self.memory.text_waits_for_work = False
                 left = _RECOVERY_S if self.memory.recovering else None
                 if self.idle_unload_s and not self._users:
                     unload = self._idle_since + self.idle_unload_s - time.monotonic()
@@ -459,6 +475,7 @@ class ModelService:
         One that waits for memory, such as that of a large grammar, lets requests of other clients pass.
         """
         while True:
+            waits_for_work = False
             with self._changed:
                 turns = [turn for turn in may_begin(self._waiting) if texts.has_place(turn)]
             for turn in turns:
@@ -468,6 +485,7 @@ class ModelService:
                     most = turn.most_bytes(session.run.limits.positions)
                     turn.memory = self.memory.admit(most, alone=not texts, lexer=turn.lexer_bytes)
                     if turn.memory is None:
+                        waits_for_work |= not texts
                         continue
                 except AdmissionError as error:
                     refusal = short_of_memory(
@@ -476,12 +494,14 @@ class ModelService:
                 with self._changed:
                     there = take(self._waiting, turn)
                 if there and refusal is None:
+                    self.memory.text_waits_for_work = False
                     return turn
                 if refusal is not None and there:
                     turn.submission.post(refusal)
                 turn.free()  # it was refused, or its client left meanwhile
                 break
             else:
+                self.memory.text_waits_for_work = waits_for_work
                 return None
 
 

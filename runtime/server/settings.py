@@ -60,7 +60,7 @@ class ServerSettings:
     body_seconds: float = 30.0
     requests: int = 256
     inspections: int = 64
-    connections: int = 1024
+    connections: int = 320
     head_seconds: float = 30.0
     stall_seconds: float = 60.0
     ping_seconds: float = 10.0

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 
 from edgedec.errors import EdgedecError
+from edgedec.heap import trim_heap
 from edgedec.runtime.answer import Answer, AnswerStream
 from edgedec.runtime.grammar.compiler import CompiledGrammar
 from edgedec.runtime.server.errors import ApiError, from_edgedec, late_grammar, server_ending
@@ -22,6 +23,7 @@ __all__ = ["GRAMMAR_S", "RunningTexts"]
 GRAMMAR_S = 30.0  # seconds in which a grammar must be ready, with the grammars that are made before it
 
 _LOG = logging.getLogger(__name__)
+_MUCH_BYTES = 1 << 20  # reserved bytes of ended texts after which freed memory is given back to the system
 _PATIENCE_S = 0.01  # seconds for which the model's thread waits for a grammar before it looks for other work
 
 
@@ -45,6 +47,7 @@ class RunningTexts:
         self._running: list[tuple[QueuedText, AnswerStream]] = []
         self._compiling: list[tuple[QueuedText, Future[CompiledGrammar]]] = []
         self._new: list[tuple[Submission, TextEvent | Exception]] = []  # events of this step
+        self._ended: list[QueuedText] = []  # texts of this step whose memory is still reserved
 
     def __len__(self) -> int:
         return len(self._running) + len(self._compiling)
@@ -72,11 +75,8 @@ class RunningTexts:
                 self._metrics.count_passes(engine.passes - passes, running)
             except Exception as error:
                 self._fail_all(error)
-        for turn, stream in self._running:
-            try:
-                self._report(turn, stream)
-            except Exception as error:  # the other texts go on
-                self._fail(turn, stream, error)
+        self._report_all()
+        self._free_ended()
         self._post_new()
 
     def close(self, error: Exception) -> None:
@@ -88,6 +88,8 @@ class RunningTexts:
             future.cancel()
             turn.fail(_shown(error))
         self._compiling = []
+        del running, compiling
+        self._free_ended()
         self._post_new()
 
     def begin(self, turn: QueuedText) -> None:
@@ -161,6 +163,13 @@ class RunningTexts:
         else:
             self._running = [*self._running, (turn, stream)]
 
+    def _report_all(self) -> None:
+        for turn, stream in self._running:
+            try:
+                self._report(turn, stream)
+            except Exception as error:  # the other texts go on
+                self._fail(turn, stream, error)
+
     def _report(self, turn: QueuedText, stream: AnswerStream) -> None:
         """Post what is new of an answer, and forget it when it has ended."""
         submission, answer = turn.submission, stream.answer
@@ -209,8 +218,17 @@ class RunningTexts:
         post_all(new)
 
     def _forget(self, turn: QueuedText) -> None:
-        turn.free()
+        self._ended.append(turn)
         self._running = [pair for pair in self._running if pair[0] is not turn]
+
+    def _free_ended(self) -> None:
+        """Give back the memory of the texts that have ended. Nothing refers to their streams and matchers any more."""
+        freed = sum(turn.memory.nbytes for turn in self._ended if turn.memory is not None)
+        if freed >= _MUCH_BYTES:
+            trim_heap()
+        for turn in self._ended:
+            turn.free()
+        self._ended.clear()
 
     def _fail(self, turn: QueuedText, stream: AnswerStream, error: Exception) -> None:
         """End a text, whatever state it is in, and tell its client why."""

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec import memory
 from edgedec.errors import BudgetError, UsageError
 from edgedec.memory import MemoryMeter, Plan, charged_bytes, format_bytes, largest_context, parse_bytes, phases
 
@@ -236,6 +237,25 @@ def test_a_peak_between_two_marks_is_caught() -> None:
             time.sleep(0.001)
         block.close()
     assert 12 * MIB - SLACK <= meter.peak_bytes <= 12 * MIB + SLACK
+
+
+@needs_proc
+def test_a_high_figure_gives_free_memory_back_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter, sizes, trims = MemoryMeter(), iter([50, 120, 80, 120, 120, 110, 60]), list[str]()
+    monkeypatch.setattr(MemoryMeter, "charged_bytes", lambda self: next(sizes))
+    monkeypatch.setattr(memory, "trim_heap", lambda: trims.append("trim"))
+    monkeypatch.setattr(memory.gc, "collect", lambda: trims.append("collect"))
+    meter.high_bytes = 100
+    assert meter.mark() == 50
+    assert not trims
+    assert meter.mark() == meter.measured_bytes == 80
+    assert trims == ["trim"]
+    assert meter.mark() == 120  # within the same second
+    assert trims == ["trim"]
+    meter._relieved = float("-inf")
+    assert meter.mark() == 60
+    assert trims == ["trim", "trim", "collect", "trim"]
+    assert meter.peak_bytes == 120  # the figures before each relief count
 
 
 @needs_proc

@@ -206,7 +206,7 @@ def test_texts_at_a_time(
         assert embeddings is (words == "--embeddings")
         if embeddings:
             room = {"embedding_rows": 2 * 4 * 64 * 384}
-        assert beside == {**server_items(2048, requests=256), **room}
+        assert beside == {**server_items(2048, requests=256, connections=320), **room}
 
     monkeypatch.setattr(RunOptions, "open_session", open_session)
     outcome = edgedec("serve", "-m", "demo", "--port", "0", *words.split())

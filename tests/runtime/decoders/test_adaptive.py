@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from types import ModuleType
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -75,6 +76,20 @@ def test_without_room_for_guesses_there_are_none() -> None:
     for _ in range(40):
         assert guesses_of(adaptive) == 0
         feed(adaptive, 0, 0, 1.0)
+
+
+def test_the_policy_of_an_answer_is_not_kept_alive() -> None:
+    class Policy:
+        """A policy that holds much, such as the grammar of an answer."""
+
+        def sizes(self, limits: Limits, accept: object) -> list[object]:
+            return list(chain_policy.create().sizes(limits, adaptive.accept))
+
+    adaptive, policy = started(), Policy()
+    adaptive.size(policy, Limits(nodes=4, depth=3, positions=END), 0)  # type: ignore[arg-type]
+    held = ref(policy)
+    del policy
+    assert held() is None
 
 
 def test_rounds_that_lose_end_speculation_and_rounds_that_gain_do_not() -> None:

@@ -22,7 +22,7 @@ from edgedec.runtime.server.memory import GRAMMAR_ROOM, ServerMemory, request_by
 from tests.runtime.server.support.fake_session import ScriptedMemory
 
 MIB = 1 << 20
-REQUESTS = 256
+REQUESTS, CONNECTIONS = 256, 320
 TOOLS = [
     {
         "type": "function",
@@ -43,7 +43,7 @@ def opened(mib: int, parallel: int = 0) -> tuple[Any, int, Mapping[str, int]]:
     """Return the plan of `edgedec serve -m demo`, the number of texts at a time, and what is beside the model."""
     run, spec = RunOptions(model="demo", memory_budget=f"{mib}MiB"), RunOptions(model="demo").spec()
     budget = find_budget(mib * MIB)
-    items = server_items(Bundle.open(demo.bundle_path()).tokens.size, requests=REQUESTS)
+    items = server_items(Bundle.open(demo.bundle_path()).tokens.size, requests=REQUESTS, connections=CONNECTIONS)
     beside = run.with_room(GRAMMAR_ROOM, parallel, spec, budget, beside=items)
     texts = run.parallel(parallel, spec, budget, most=8, beside=beside)
     return run._plan(spec, beside)(budget_bytes=mib * MIB, sequences=texts).plan, texts, beside

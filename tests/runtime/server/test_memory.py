@@ -21,7 +21,7 @@ from edgedec.runtime.grammar.tools import tool_grammar
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.memory import ServerMemory, request_bytes
+from edgedec.runtime.server.memory import WORK, ServerMemory, request_bytes
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import QueuedText, TextPart, TextRequest, reported_bytes
 from edgedec.runtime.server.turns import CLIENT
@@ -136,6 +136,28 @@ def test_a_request_that_is_alone_is_admitted_even_if_its_worst_case_is_large() -
                 assert len(await read(service.submit([request()]))) == 4
             ledger = service.memory.ledger
             assert ledger.peak_bytes + ledger.floor_bytes == ledger.budget_bytes
+
+    run(test())
+
+
+def test_a_text_that_is_alone_waits_for_work_whose_memory_it_needs() -> None:
+    """Work, such as the check of another request's grammar, ends by itself, and then there is room."""
+
+    async def test() -> None:
+        session = scripted(1.5)
+        async with running(lambda: session.real) as service, service.text():
+            work = service.memory.ledger.reserve(WORK, ONE)
+            submission = service.submit([request()])
+            await until(lambda: service.memory.text_waits_for_work)
+            await asyncio.sleep(0.02)
+            assert (service.running, service.waiting) == (0, 1)
+            work.close()
+            service.memory.wake()
+            await until(lambda: service.running == 1)
+            assert not service.memory.text_waits_for_work
+            assert service.memory.ledger.items()["requests"] == ONE
+            session.steps.release(1 << 16)
+            assert len(await read(submission)) == 4
 
     run(test())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from edgedec.runtime.server.request_memory import REQUEST_MEMORY, RequestMemory,
 from tests.runtime.server.support.check_growth import growth_of_a_check
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
+from tests.runtime.server.test_service import PATIENCE_S, run, running, until
 
 BUDGET = 1 << 20
 
@@ -101,6 +103,77 @@ def test_a_text_does_not_wait_for_ever(memory: ServerMemory, shut: bool, monkeyp
         asyncio.run(test())
     assert refused.value.status_code == 429
     assert int((refused.value.headers or {})["Retry-After"]) == (memory.retry_seconds if shut else 1)
+
+
+def test_requests_that_wait_for_each_other_end_but_the_first(
+    memory: ServerMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_memory, "_BRIEF_S", 0.03)
+
+    async def test() -> None:
+        first, second = RequestMemory(memory), RequestMemory(memory)
+        for one in (first, second):
+            await one.hold(BUDGET // 4, "the body")
+        waits = [asyncio.create_task(one.hold(BUDGET * 5 // 8, "the text")) for one in (first, second)]
+        with pytest.raises(ApiError, match="memory is short"):
+            await waits[1]
+        assert not waits[0].done()
+        second.__exit__(None, None, None)
+        await waits[0]
+        assert memory.ledger.charged_bytes == first.nbytes == BUDGET // 4 + BUDGET * 5 // 8
+        assert not memory.waiting
+        first.__exit__(None, None, None)
+
+    asyncio.run(test())
+
+
+def test_memory_is_held_until_the_thread_has_ended_if_the_client_leaves() -> None:
+    text, begun, end = "a" * 10_000, threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        end.wait(PATIENCE_S)
+
+    async def test() -> None:
+        session = ScriptedSession(budget_bytes=100 << 20)
+        async with running(lambda: session.real) as service:
+            ledger = service.memory.ledger
+            before = ledger.charged_bytes
+
+            async def ask() -> None:
+                with RequestMemory(service.memory) as request:
+                    REQUEST_MEMORY.set(request)
+                    await request.hold(1_000, "the messages")
+                    await service.convert(text_bytes(text), work)
+
+            task = asyncio.create_task(ask())
+            await asyncio.to_thread(begun.wait, PATIENCE_S)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert ledger.charged_bytes == before + 1_000 + text_bytes(text)
+            end.set()
+            await until(lambda: ledger.charged_bytes == before)
+
+    run(test())
+
+
+def test_no_work_begins_while_a_text_waits_for_the_end_of_some(
+    memory: ServerMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_memory, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(ServerMemory, "ends_something", False)  # so that it does not wait
+    memory.text_waits_for_work = True
+
+    async def test() -> None:
+        with RequestMemory(memory) as request:
+            await request.hold(1_000, "the messages")  # it belongs to no work
+            await request.converting(1_000)
+
+    with pytest.raises(ApiError, match="waits until a text that needs much memory has begun") as refused:
+        asyncio.run(test())
+    assert refused.value.status_code == 429
+    assert memory.ledger.charged_bytes == 0
 
 
 def counted(memory: ServerMemory, body: bytes) -> RequestMemory:
