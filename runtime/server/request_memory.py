@@ -229,8 +229,8 @@ class RequestMemory:
         if not nbytes:
             yield
             return
-        large = nbytes > self._memory.ledger.floor_bytes
-        if item == WORK and large and self._memory.text_waits_for_work:
+        small = nbytes <= self._memory.ledger.floor_bytes
+        if item == WORK and not small and self._memory.text_waits_for_work:
             raise work_waits(what)
         try:
             reservation = self._memory.ledger.reserve(item, nbytes)
@@ -249,7 +249,7 @@ class RequestMemory:
         finally:
             with self._lock:
                 self.nbytes -= nbytes
-            if item == WORK:
+            if item == WORK and self._memory.text_waits_for_work:
                 self._memory.wake()
 
 
