@@ -136,24 +136,18 @@ def short_of_memory(error: AdmissionError, retry_seconds: int, *, texts: int = 1
     return ApiError(429, f"memory is short: {error}", code="memory_short", headers={"Retry-After": str(retry_seconds)})
 
 
+def _try_soon(message: str, code: str) -> ApiError:
+    return ApiError(429, f"{message}; try again later", code=code, headers={"Retry-After": "1"})
+
+
 def work_waits(what: str) -> ApiError:
     """Return the error for work on a request, such as the check of its grammar, that must let a text begin first."""
-    return ApiError(
-        429,
-        f"memory is short: {what} waits until a text that needs much memory has begun; try again later",
-        code="memory_short",
-        headers={"Retry-After": "1"},
-    )
+    return _try_soon(f"memory is short: {what} waits until a text that needs much memory has begun", "memory_short")
 
 
 def too_many_grammars(limit: int) -> ApiError:
     """Return the error for a client of whom ``limit`` grammars wait to be made."""
-    return ApiError(
-        429,
-        f"{limit} grammars of this client wait to be made; try again later",
-        code="too_many_grammars",
-        headers={"Retry-After": "1"},
-    )
+    return _try_soon(f"{limit} grammars of this client wait to be made", "too_many_grammars")
 
 
 def late_grammar(seconds: float) -> ApiError:
