@@ -191,12 +191,16 @@ class PressureWatch:
 
     def measure_room(self) -> float:
         """Read the limits, set ``room`` and return it."""
-        config, rooms = self.config, list[float]()
-        for limit in self._limits():
-            reserve = min(config.reserve * limit.limit_bytes, config.most_reserve_bytes)
-            rooms.append(limit.room_bytes / max(1.0, reserve))
+        rooms = [limit.room_bytes / self._reserve(limit) for limit in self._limits()]
         self.room = min(rooms, default=math.inf)
         return self.room
+
+    def has_room(self, nbytes: int) -> bool:
+        """Read the limits. Return True if the reserve were left under each of them after ``nbytes`` were taken."""
+        return all(limit.room_bytes - nbytes >= self._reserve(limit) for limit in self._limits())
+
+    def _reserve(self, limit: MemoryLimit) -> float:
+        return max(1.0, min(self.config.reserve * limit.limit_bytes, self.config.most_reserve_bytes))
 
     @property
     def roomy(self) -> bool:

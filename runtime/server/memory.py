@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -63,6 +64,7 @@ _REQUESTS = ("host", *GRAMMAR_ROOM)  # items of a plan that the requests take th
 # Tokens of the prompt, and of the answer, of a request that is always admitted, and bytes of its grammar's program and the
 # optional properties there.
 _SMALL_TOKENS, _SMALL_PROGRAM, _SMALL_OPTIONAL = 128, 1024, 4
+_LARGE = 1 << 20  # bytes of a reservation for which the system's room is looked at
 _HIGH_SHARE = 0.85  # share of the budget above which free memory of the heap is given back at once
 _NOTE_S = 30.0  # seconds between lines of the log about refused requests
 
@@ -209,9 +211,10 @@ class ServerMemory:
 
         Raises:
             AdmissionError: the system is short of memory, all parts have given theirs back, and the request is not small;
-                or the budget is too small for the lexer.
+                or the budget is too small for the lexer; or see ``check_room``.
         """
         ledger = self.ledger
+        self.check_room(nbytes)
         try:
             return ledger.reserve("requests", nbytes)
         except AdmissionError as error:
@@ -227,6 +230,19 @@ class ServerMemory:
             ):  # the floor is held by the bodies of requests that wait, which must not wait for each other
                 return ledger.reserve("requests", 0)
             return ledger.reserve("requests", min(nbytes, max(lexer, error.free_bytes)))
+
+    def check_room(self, nbytes: int) -> None:
+        """Refuse a large reservation that the system has no room for at this moment, whatever the budget says.
+
+        A grammar takes its memory within a tenth of a second, before the watch of the pressure looks again.
+
+        Raises:
+            AdmissionError: there is no room.
+        """
+        if nbytes <= self.ledger.floor_bytes or nbytes < _LARGE or self.watch.has_room(nbytes):
+            return
+        self.note_refusal()
+        raise AdmissionError("a request", asked_bytes=nbytes, free_bytes=0, largest_bytes=sys.maxsize, small=False)
 
     def note_refusal(self) -> None:
         """Log that requests are refused because memory is short: at once, and then with their number every ``_NOTE_S``."""

@@ -233,6 +233,7 @@ class RequestMemory:
         if item == WORK and not small and self._memory.text_waits_for_work:
             raise work_waits(what)
         try:
+            self._memory.check_room(nbytes)
             reservation = self._memory.ledger.reserve(item, nbytes)
         except AdmissionError as error:
             if self.nbytes + nbytes > error.largest_bytes:

@@ -15,6 +15,7 @@ import pytest
 from edgedec.errors import DeviceError, UsageError
 from edgedec.memory_budget import MemoryLimit
 from edgedec.memory_pressure import Stalls
+from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES
 from edgedec.runtime.grammar.tools import tool_grammar
@@ -22,6 +23,7 @@ from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.memory import WORK, ServerMemory, request_bytes
+from edgedec.runtime.server.request_memory import RequestMemory
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import QueuedText, TextPart, TextRequest, reported_bytes
 from edgedec.runtime.server.turns import CLIENT
@@ -160,6 +162,25 @@ def test_a_text_that_is_alone_waits_for_work_whose_memory_it_needs() -> None:
             assert len(await read(submission)) == 4
 
     run(test())
+
+
+def test_a_large_reservation_needs_room_in_the_system_too() -> None:
+    """The budget has room, but the control group would be full before the watch looks again."""
+    used = [100 << 20]
+    memory = ServerMemory(
+        limits=lambda: [MemoryLimit(source="cgroup", name="memory.max", limit_bytes=256 << 20, used_bytes=used[0])]
+    )
+    memory.ledger = MemoryLedger(64 << 20)
+    with memory.admit(12 << 20, alone=True) or pytest.fail("there is room"):
+        pass
+    used[0] = 240 << 20  # 16 MiB are left, of which 8 are the reserve
+    for alone in (False, True):
+        with pytest.raises(AdmissionError, match=r"needs 12.0 MiB, of which 0 B are free; try again"):
+            memory.admit(12 << 20, alone=alone)
+    assert memory.admit(ONE, alone=True) is not None  # small
+    with RequestMemory(memory) as request, pytest.raises(ApiError) as refused:
+        request.hold_body(3 << 20)
+    assert (refused.value.status_code, refused.value.body["error"]["code"]) == (429, "memory_short")
 
 
 @pytest.mark.parametrize("end", ["cancelled while it waits", "cancelled", "failed"])
