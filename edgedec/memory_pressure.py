@@ -116,6 +116,9 @@ class PressureConfig:
     poll_s: float = 1.0
 
 
+_SPARE_S = 0.1  # seconds for which a reading of what is left beside the reserve counts
+
+
 class PressureWatch:
     """Poll a pressure file and limits in a thread, and call back while memory is short and when this has ended.
 
@@ -151,6 +154,8 @@ class PressureWatch:
         self._limits = limits
         self._on_pressure, self._on_calm = on_pressure, on_calm
         self._samples: deque[tuple[float, int]] = deque()  # (time in seconds, some_us)
+        # Bytes that are left beside the reserve, as they were read last, and the time until which this counts.
+        self._spare_bytes, self._spare_until = math.inf, -math.inf
         self._low_since: float | None = None
         self._called = 0.0
         self._stop = threading.Event()
@@ -195,9 +200,18 @@ class PressureWatch:
         self.room = min(rooms, default=math.inf)
         return self.room
 
-    def has_room(self, nbytes: int) -> bool:
-        """Read the limits. Return True if the reserve were left under each of them after ``nbytes`` were taken."""
-        return all(limit.room_bytes - nbytes >= self._reserve(limit) for limit in self._limits())
+    def has_room(self, nbytes: int, *, anew: bool = False) -> bool:
+        """Return True if the reserve were left under each limit after ``nbytes`` were taken.
+
+        The limits are read ten times a second at most, or ``anew``.
+        """
+        now = time.monotonic()
+        if anew or now >= self._spare_until:
+            self._spare_bytes = min(
+                (limit.room_bytes - self._reserve(limit) for limit in self._limits()), default=math.inf
+            )
+            self._spare_until = now + _SPARE_S
+        return nbytes <= self._spare_bytes
 
     def _reserve(self, limit: MemoryLimit) -> float:
         return max(1.0, min(self.config.reserve * limit.limit_bytes, self.config.most_reserve_bytes))

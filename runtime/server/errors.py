@@ -16,6 +16,7 @@ from edgedec.runtime.engine.ledger import AdmissionError
 __all__ = [
     "ApiError",
     "ErrorBody",
+    "ShortMemoryError",
     "anthropic_error",
     "context_overflow",
     "error_body",
@@ -28,7 +29,6 @@ __all__ = [
     "short_of_memory",
     "switched_off",
     "too_large_for_memory",
-    "work_waits",
 ]
 
 # The value of ``type`` for each status.
@@ -115,6 +115,17 @@ class ApiError(HTTPException):
         return {"error": self.error}
 
 
+class ShortMemoryError(ApiError):
+    """There is no memory for a part of a request now; there will be when others have ended.
+
+    Parameters:
+        message: text that says what is short, and the next step.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(429, f"memory is short: {message}", code="memory_short", headers={"Retry-After": "1"})
+
+
 def short_of_memory(error: AdmissionError, retry_seconds: int, *, texts: int = 1, lexer_bytes: int = 0) -> ApiError:
     """Return the error for a request that has no room in the memory now, or never.
 
@@ -136,18 +147,14 @@ def short_of_memory(error: AdmissionError, retry_seconds: int, *, texts: int = 1
     return ApiError(429, f"memory is short: {error}", code="memory_short", headers={"Retry-After": str(retry_seconds)})
 
 
-def _try_soon(message: str, code: str) -> ApiError:
-    return ApiError(429, f"{message}; try again later", code=code, headers={"Retry-After": "1"})
-
-
-def work_waits(what: str) -> ApiError:
-    """Return the error for work on a request, such as the check of its grammar, that must let a text begin first."""
-    return _try_soon(f"memory is short: {what} waits until a text that needs much memory has begun", "memory_short")
-
-
 def too_many_grammars(limit: int) -> ApiError:
     """Return the error for a client of whom ``limit`` grammars wait to be made."""
-    return _try_soon(f"{limit} grammars of this client wait to be made", "too_many_grammars")
+    return ApiError(
+        429,
+        f"{limit} grammars of this client wait to be made; try again later",
+        code="too_many_grammars",
+        headers={"Retry-After": "1"},
+    )
 
 
 def late_grammar(seconds: float) -> ApiError:

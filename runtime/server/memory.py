@@ -13,6 +13,7 @@ import math
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -64,7 +65,8 @@ _REQUESTS = ("host", *GRAMMAR_ROOM)  # items of a plan that the requests take th
 # Tokens of the prompt, and of the answer, of a request that is always admitted, and bytes of its grammar's program and the
 # optional properties there.
 _SMALL_TOKENS, _SMALL_PROGRAM, _SMALL_OPTIONAL = 128, 1024, 4
-_LARGE = 1 << 20  # bytes of a reservation for which the system's room is looked at
+# Bytes of a reservation for which the system's room is looked at, and seconds in which it has been taken.
+_LARGE, _PROMISED_S = 1 << 20, 1.0
 _HIGH_SHARE = 0.85  # share of the budget above which free memory of the heap is given back at once
 _NOTE_S = 30.0  # seconds between lines of the log about refused requests
 
@@ -132,6 +134,7 @@ class ServerMemory:
         self._parked: Callable[[], int] = lambda: 0  # texts whose rows are on the disk
         self._meter: MemoryMeter | None = None  # the meter of the loaded model
         self._relief = threading.Event()
+        self._promising, self._promised = threading.Lock(), deque[tuple[float, int]]()  # (time in seconds, bytes)
         self._noting, self._refused, self._next_note = threading.Lock(), 0, -math.inf
         self.watch = PressureWatch(
             self._pressed, self._calm, file=pressure_file(), limits=limits or (lambda: find_budget().limits)
@@ -211,10 +214,22 @@ class ServerMemory:
 
         Raises:
             AdmissionError: the system is short of memory, all parts have given theirs back, and the request is not small;
-                or the budget is too small for the lexer; or see ``check_room``.
+                or the budget is too small for the lexer; or the request is alone, and the system has no room for it at this
+                moment, although all parts have given theirs back.
         """
+        reservation = self._admitted(nbytes, alone=alone, lexer=lexer)
+        if reservation is None or self._has_room(reservation.nbytes, relieves=alone):
+            return reservation
+        asked = reservation.nbytes
+        reservation.close()
+        if not alone:
+            return None
+        self.note_refusal()
+        raise _no_room("requests", asked)
+
+    def _admitted(self, nbytes: int, *, alone: bool, lexer: int) -> Reservation | None:
+        """Reserve the worst case as far as the budget goes; see ``admit``."""
         ledger = self.ledger
-        self.check_room(nbytes)
         try:
             return ledger.reserve("requests", nbytes)
         except AdmissionError as error:
@@ -231,18 +246,41 @@ class ServerMemory:
                 return ledger.reserve("requests", 0)
             return ledger.reserve("requests", min(nbytes, max(lexer, error.free_bytes)))
 
-    def check_room(self, nbytes: int) -> None:
-        """Refuse a large reservation that the system has no room for at this moment, whatever the budget says.
-
-        A grammar takes its memory within a tenth of a second, before the watch of the pressure looks again.
+    def reserve(self, item: str, nbytes: int) -> Reservation:
+        """Reserve memory for a part of a request.
 
         Raises:
-            AdmissionError: there is no room.
+            AdmissionError: there is no room in the budget, or in the system at this moment.
         """
-        if nbytes <= self.ledger.floor_bytes or nbytes < _LARGE or self.watch.has_room(nbytes):
-            return
-        self.note_refusal()
-        raise AdmissionError("a request", asked_bytes=nbytes, free_bytes=0, largest_bytes=sys.maxsize, small=False)
+        reservation = self.ledger.reserve(item, nbytes)
+        if self._has_room(nbytes):
+            return reservation
+        reservation.close()
+        raise _no_room(item, nbytes)
+
+    def _has_room(self, nbytes: int, *, relieves: bool = False) -> bool:
+        """Return True if the system has room for a large reservation, whatever the budget says. Others need no look.
+
+        A grammar takes its memory within a tenth of a second, before the watch of the pressure looks again. What others
+        were promised in the last second counts, because they may not have taken it.
+
+        Args:
+            nbytes: the reservation.
+            relieves: let the parts give memory back for it. Only the model's thread may ask for that.
+        """
+        if nbytes < _LARGE or nbytes <= self.ledger.floor_bytes:
+            return True
+        with self._promising:
+            now = time.monotonic()
+            while self._promised and self._promised[0][0] < now - _PROMISED_S:
+                self._promised.popleft()
+            taken = nbytes + sum(size for _, size in self._promised)
+            room = self.watch.has_room(taken)
+            while not room and relieves and self.ledger.relieve():
+                room = self.watch.has_room(taken, anew=True)
+            if room:
+                self._promised.append((now, nbytes))
+            return room
 
     def note_refusal(self) -> None:
         """Log that requests are refused because memory is short: at once, and then with their number every ``_NOTE_S``."""
@@ -309,6 +347,10 @@ class ServerMemory:
         self._relief.clear()
         self.ledger.end_relief()
         self.wake()
+
+
+def _no_room(item: str, nbytes: int) -> AdmissionError:
+    return AdmissionError(item, asked_bytes=nbytes, free_bytes=0, largest_bytes=sys.maxsize, small=False)
 
 
 def _release_idle(memory: SessionMemory, grammars: GrammarCache) -> None:

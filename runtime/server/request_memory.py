@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from edgedec.runtime.engine.ledger import AdmissionError
-from edgedec.runtime.server.errors import ApiError, short_of_memory, too_large_for_memory, work_waits
+from edgedec.runtime.server.errors import ApiError, ShortMemoryError, short_of_memory, too_large_for_memory
 from edgedec.runtime.server.memory import WORK, ServerMemory
 
 __all__ = ["REQUEST_MEMORY", "RequestMemory", "hold_memory", "ids_bytes", "rendering_bytes", "text_bytes"]
@@ -210,7 +210,7 @@ class RequestMemory:
                     return await attempt()
                 except ApiError as error:
                     patience_s = _PATIENCE_S if next(iter(waiting), self) is self else _BRIEF_S
-                    if error.status_code != 429 or self._memory.ledger.is_shut or idle_s >= patience_s:
+                    if not isinstance(error, ShortMemoryError) or idle_s >= patience_s:
                         raise
                 waiting.setdefault(self)
                 await asyncio.sleep(_LOOK_S)
@@ -231,15 +231,14 @@ class RequestMemory:
             return
         small = nbytes <= self._memory.ledger.floor_bytes
         if item == WORK and not small and self._memory.text_waits_for_work:
-            raise work_waits(what)
+            raise ShortMemoryError(f"{what} waits until a text that needs much memory has begun; try again later")
         try:
-            self._memory.check_room(nbytes)
-            reservation = self._memory.ledger.reserve(item, nbytes)
+            reservation = self._memory.reserve(item, nbytes)
         except AdmissionError as error:
             if self.nbytes + nbytes > error.largest_bytes:
                 raise too_large_for_memory(error, what, code=code) from error
-            if not self._memory.ledger.is_shut:
-                raise short_of_memory(error, 1) from error
+            if error.small or not self._memory.ledger.is_shut:
+                raise ShortMemoryError(str(error)) from error
             self._memory.note_refusal()
             raise short_of_memory(error, self._memory.retry_seconds) from error
         with self._lock:

@@ -15,7 +15,7 @@ import pytest
 from edgedec.errors import DeviceError, UsageError
 from edgedec.memory_budget import MemoryLimit
 from edgedec.memory_pressure import Stalls
-from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger
+from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES
 from edgedec.runtime.grammar.tools import tool_grammar
@@ -174,13 +174,46 @@ def test_a_large_reservation_needs_room_in_the_system_too() -> None:
     with memory.admit(12 << 20, alone=True) or pytest.fail("there is room"):
         pass
     used[0] = 240 << 20  # 16 MiB are left, of which 8 are the reserve
-    for alone in (False, True):
-        with pytest.raises(AdmissionError, match=r"needs 12.0 MiB, of which 0 B are free; try again"):
-            memory.admit(12 << 20, alone=alone)
+    memory._promised.clear()
+    memory.watch._spare_until = 0.0  # a second later
+    assert memory.admit(12 << 20, alone=False) is None  # it waits for others to end
+    with pytest.raises(AdmissionError, match=r"needs 12.0 MiB, of which 0 B are free; try again"):
+        memory.admit(12 << 20, alone=True)
+    with pytest.raises(AdmissionError) as never:
+        memory.admit(80 << 20, alone=False) or memory.reserve("work", 80 << 20)
+    assert never.value.never  # whatever the system's room is
+    assert memory.ledger.charged_bytes == 0
     assert memory.admit(ONE, alone=True) is not None  # small
     with RequestMemory(memory) as request, pytest.raises(ApiError) as refused:
         request.hold_body(3 << 20)
     assert (refused.value.status_code, refused.value.body["error"]["code"]) == (429, "memory_short")
+
+
+def test_what_was_promised_and_not_yet_taken_counts() -> None:
+    memory = ServerMemory(
+        limits=lambda: [MemoryLimit(source="cgroup", name="memory.max", limit_bytes=256 << 20, used_bytes=228 << 20)]
+    )
+    memory.ledger = MemoryLedger(64 << 20)  # 28 MiB are left, of which 8 are the reserve
+    assert memory.admit(12 << 20, alone=True) is not None
+    assert memory.admit(12 << 20, alone=False) is None
+    memory._promised.clear()  # a second later
+    assert memory.admit(12 << 20, alone=False) is not None
+
+
+def test_a_text_that_is_alone_lets_parts_give_memory_back_for_it() -> None:
+    used, given = [240 << 20], list[str]()
+
+    def give() -> None:
+        given.append("cache")
+        used[0] = 200 << 20
+
+    memory = ServerMemory(
+        limits=lambda: [MemoryLimit(source="cgroup", name="memory.max", limit_bytes=256 << 20, used_bytes=used[0])]
+    )
+    part = Reclaimer(name="cache", reclaimable=lambda: 0 if given else 40 << 20, reclaim=give)
+    memory.ledger = MemoryLedger(64 << 20, reclaimers=[part])
+    assert memory.admit(12 << 20, alone=True) is not None
+    assert given == ["cache"]
 
 
 @pytest.mark.parametrize("end", ["cancelled while it waits", "cancelled", "failed"])

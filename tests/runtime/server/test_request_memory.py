@@ -105,6 +105,24 @@ def test_a_text_does_not_wait_for_ever(memory: ServerMemory, shut: bool, monkeyp
     assert int((refused.value.headers or {})["Retry-After"]) == (memory.retry_seconds if shut else 1)
 
 
+def test_a_small_part_waits_for_the_floor_while_memory_is_short() -> None:
+    """The floor is held by other small requests, whose texts are written."""
+    memory = ServerMemory()
+    memory.ledger, memory.writes = MemoryLedger(BUDGET, floor_bytes=20_000), lambda: True
+    memory.ledger.shut()
+
+    async def test() -> None:
+        with RequestMemory(memory) as other, RequestMemory(memory) as request:
+            await other.hold(19_000, "the text")
+            waiting = asyncio.create_task(request.hold(2_000, "the text"))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            other.__exit__(None, None, None)
+            await waiting
+
+    asyncio.run(test())
+
+
 def test_requests_that_wait_for_each_other_end_but_the_first(
     memory: ServerMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
