@@ -270,14 +270,20 @@ class ServerMemory:
         """
         if nbytes < _LARGE or nbytes <= self.ledger.floor_bytes:
             return True
+        anew = False
+        while not self._promise(nbytes, anew=anew):
+            if not (relieves and self.ledger.relieve()):
+                return False
+            anew = True
+        return True
+
+    def _promise(self, nbytes: int, *, anew: bool) -> bool:
+        """Promise memory of the system, read ``anew``, and return True; or return False if there is no room for it."""
         with self._promising:
             now = time.monotonic()
             while self._promised and self._promised[0][0] < now - _PROMISED_S:
                 self._promised.popleft()
-            taken = nbytes + sum(size for _, size in self._promised)
-            room = self.watch.has_room(taken)
-            while not room and relieves and self.ledger.relieve():
-                room = self.watch.has_room(taken, anew=True)
+            room = self.watch.has_room(nbytes + sum(size for _, size in self._promised), anew=anew)
             if room:
                 self._promised.append((now, nbytes))
             return room

@@ -37,7 +37,7 @@ from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.request_memory import REQUEST_MEMORY
 from edgedec.runtime.server.submission import QueuedText, Submission, TextRequest, may_begin, queue_fairly, take
-from edgedec.runtime.server.texts import GRAMMAR_S, RunningTexts
+from edgedec.runtime.server.texts import GRAMMAR_S, MUCH_BYTES, RunningTexts
 from edgedec.runtime.server.turns import CLIENT, FairThreads
 from edgedec.runtime.session import Session
 
@@ -51,7 +51,6 @@ _KEPT_SHARE = 8  # one of so many places in the queue is kept for clients other 
 _GRAMMARS_WAITING = 64  # grammars of one client that wait to be made
 P = ParamSpec("P")
 R = TypeVar("R")
-_MUCH_BYTES = 1 << 20  # bytes of a request after whose work freed memory is given back to the system
 _WORK_S = (
     0.05  # seconds between looks for the end of work on which a text waits for memory; its end wakes the thread, too
 )
@@ -197,7 +196,7 @@ class ModelService:
 
     def _begin_work(self, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> Future[R]:
         memory = REQUEST_MEMORY.get()
-        takes_much = memory is not None and memory.nbytes >= _MUCH_BYTES
+        takes_much = memory is not None and memory.nbytes >= MUCH_BYTES
 
         def work() -> R:
             with self._watched:

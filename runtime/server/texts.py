@@ -18,12 +18,12 @@ from edgedec.runtime.server.submission import QueuedText, Submission, TextEnd, T
 from edgedec.runtime.server.turns import FairThreads
 from edgedec.runtime.session import Session
 
-__all__ = ["GRAMMAR_S", "RunningTexts"]
+__all__ = ["GRAMMAR_S", "MUCH_BYTES", "RunningTexts"]
 
+MUCH_BYTES = 1 << 20  # reserved bytes after whose use freed memory is given back to the system
 GRAMMAR_S = 30.0  # seconds in which a grammar must be ready, with the grammars that are made before it
 
 _LOG = logging.getLogger(__name__)
-_MUCH_BYTES = 1 << 20  # reserved bytes of ended texts after which freed memory is given back to the system
 _PATIENCE_S = 0.01  # seconds for which the model's thread waits for a grammar before it looks for other work
 
 
@@ -81,14 +81,11 @@ class RunningTexts:
 
     def close(self, error: Exception) -> None:
         """End all texts, and tell their clients why. Those of answers that have ended were told already."""
-        running, compiling = self._running, self._compiling
-        for turn, stream in running:
-            self._fail(turn, stream, error)
-        for turn, future in compiling:
+        self._fail_all(error)
+        for turn, future in self._compiling:
             future.cancel()
             turn.fail(_shown(error))
         self._compiling = []
-        del running, compiling
         self._free_ended()
         self._post_new()
 
@@ -224,7 +221,7 @@ class RunningTexts:
     def _free_ended(self) -> None:
         """Give back the memory of the texts that have ended. Nothing refers to their streams and matchers any more."""
         freed = sum(turn.memory.nbytes for turn in self._ended if turn.memory is not None)
-        if freed >= _MUCH_BYTES:
+        if freed >= MUCH_BYTES:
             trim_heap()
         for turn in self._ended:
             turn.free()
@@ -240,7 +237,7 @@ class RunningTexts:
         self._tell(turn, _shown(error))
 
     def _fail_all(self, error: Exception) -> None:
-        """End all answers that are being written after a failure that belongs to none of them."""
+        """End all answers that are being written, for a reason that belongs to none of them."""
         for turn, stream in self._running:
             self._fail(turn, stream, error)
 
