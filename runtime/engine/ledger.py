@@ -75,7 +75,7 @@ class Reservation:
     def __init__(self, ledger: MemoryLedger, name: str, nbytes: int, *, from_floor: bool, lasting: bool) -> None:
         self.name, self.nbytes = name, nbytes
         self.from_floor, self.lasting = from_floor, lasting
-        self._ledger = ledger
+        self._ledger = ledger  # the one that counts it, see ``MemoryLedger.adopt``
 
     def __enter__(self) -> Self:
         return self
@@ -148,6 +148,7 @@ class MemoryLedger:
         self._items: dict[str, int] = {}
         self._used = self._from_floor = self._lasting = 0  # bytes; the first without those from the floor
         self._shut = False  # only the floor is given out
+        self._open = set[Reservation]()  # reservations that are not closed
         self._lock = threading.Lock()
 
     # --- the present state --------------------------------------------------------------------------------------------
@@ -237,6 +238,19 @@ class MemoryLedger:
                 small=nbytes <= self.floor_bytes,
             )
 
+    def adopt(self, other: MemoryLedger) -> None:
+        """Count the requests' reservations of another ledger here from now on, whether or not the budget has room for them.
+
+        Those that last stay where they are.
+        """
+        with other._lock, self._lock:
+            for reservation in [one for one in other._open if not one.lasting]:
+                nbytes = reservation.nbytes
+                other._forget(reservation)
+                reservation._ledger, reservation.nbytes, reservation.from_floor = self, nbytes, False
+                self._used += nbytes
+                self._note(reservation)
+
     # --- when the system is short of memory ---------------------------------------------------------------------------
 
     def relieve(self) -> int:
@@ -312,19 +326,28 @@ class MemoryLedger:
     def _note(self, reservation: Reservation) -> Reservation:
         self._items[reservation.name] = self._items.get(reservation.name, 0) + reservation.nbytes
         self.peak_bytes = max(self.peak_bytes, self._used + self._from_floor)
+        self._open.add(reservation)
         return reservation
+
+    def _forget(self, reservation: Reservation) -> None:
+        nbytes, reservation.nbytes = reservation.nbytes, 0
+        self._open.discard(reservation)
+        self._items[reservation.name] -= nbytes
+        if reservation.from_floor:
+            self._from_floor -= nbytes
+        else:
+            self._used -= nbytes
+        self._lasting -= nbytes * reservation.lasting
 
     # --- inside; the lock is not held ---------------------------------------------------------------------------------
 
     def _give_back(self, reservation: Reservation) -> None:
         with self._lock:
-            nbytes, reservation.nbytes = reservation.nbytes, 0
-            self._items[reservation.name] -= nbytes
-            if reservation.from_floor:
-                self._from_floor -= nbytes
-            else:
-                self._used -= nbytes
-            self._lasting -= nbytes * reservation.lasting
+            ledger = reservation._ledger
+            if ledger is self:
+                self._forget(reservation)
+        if ledger is not self:  # it was adopted meanwhile
+            ledger._give_back(reservation)
 
     def _ask(self, reclaimer: Reclaimer) -> int:
         """Let a reclaimer give memory back and close it. Return the bytes; 0 if it has nothing."""

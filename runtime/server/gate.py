@@ -177,7 +177,8 @@ class Gate:
             ApiError: it is too large, takes too long to arrive, or there is no memory for it.
         """
         limit = int(headers.get("content-length", self.settings.body_bytes))
-        memory.check_body(limit)  # refuse at once what has no room
+        if "content-length" in headers:
+            memory.check_body(limit)  # refuse at once what has no room
         body, covered = bytearray(), 0
         try:
             async with place.arriving():

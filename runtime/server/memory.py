@@ -195,13 +195,19 @@ class ServerMemory:
             if name not in _REQUESTS:
                 part = "drafter" if name.startswith("draft_") else _PARTS.get(name, "passes")
                 ledger.charge(part, size)
-        self.ledger, self._parked, self._meter = ledger, lambda: memory.parked, meter
+        self._change_ledger(ledger)
+        self._parked, self._meter = lambda: memory.parked, meter
         meter.high_bytes = 0 if plan.budget_bytes is None else int(_HIGH_SHARE * plan.budget_bytes)
 
     def unload(self) -> None:
         """End the ledger of a model that is unloaded."""
         self.ledger.end()
-        self.ledger, self._parked, self._meter = MemoryLedger(None), lambda: 0, None
+        self._change_ledger(MemoryLedger(None))
+        self._parked, self._meter = lambda: 0, None
+
+    def _change_ledger(self, ledger: MemoryLedger) -> None:
+        former, self.ledger = self.ledger, ledger
+        ledger.adopt(former)  # the bodies of requests that are on their way
 
     def admit(self, nbytes: int, *, alone: bool, lexer: int = 0) -> Reservation | None:
         """Reserve the worst case of a request; None if it must wait for another one, or for work on one, to end.
@@ -244,7 +250,12 @@ class ServerMemory:
                 ledger.is_shut
             ):  # the floor is held by the bodies of requests that wait, which must not wait for each other
                 return ledger.reserve("requests", 0)
-            return ledger.reserve("requests", min(nbytes, max(lexer, error.free_bytes)))
+            try:
+                return ledger.reserve("requests", min(nbytes, max(lexer, error.free_bytes)))
+            except AdmissionError as second:
+                if second.free_bytes >= error.free_bytes:
+                    raise
+                return None  # another thread has taken some meanwhile
 
     def reserve(self, item: str, nbytes: int) -> Reservation:
         """Reserve memory for a part of a request.

@@ -1,22 +1,26 @@
 """The places of requests: of those that are answered, of those whose bodies are on their way, and of those that only look.
 
-A request has a place once its key is checked. If none is free, the request whose body has been on its way for the longest
-time loses its own, so that clients who announce bodies and send none keep nobody out.
+A request has a place once its key is checked. One client may have all but a few of them. If none is free, the request
+whose body has been on its way for the longest time loses its own, so that clients who announce bodies and send none keep
+nobody out.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
 from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.turns import CLIENT
 
 __all__ = ["RequestPlace", "RequestPlaces"]
 
 _PATIENT_SHARE = 8  # one of so many places may wait for its body for the whole time
+_KEPT_SHARE = 8  # one of so many places of requests is kept for clients other than the one who has all others
 
 
 class RequestPlaces:
@@ -37,6 +41,7 @@ class RequestPlaces:
         self._requests, self._inspections, self._body_seconds = requests, inspections, body_seconds
         self.active = self.inspecting = 0
         self.draining = False
+        self._of_client = Counter[str]()  # places of requests that are answered, by client
         # The places whose bodies are on their way, in the order in which they began, with the end of their time.
         self._arriving: dict[RequestPlace, asyncio.Timeout] = {}
         self._empty = asyncio.Event()
@@ -48,28 +53,29 @@ class RequestPlaces:
         await self._empty.wait()
 
     def take(self, *, inspects: bool) -> RequestPlace:
-        """Return a place; leave it at the end of the request.
+        """Return a place for a request of ``turns.CLIENT``; leave it at the end of the request.
 
         Args:
             inspects: True for a request without a body.
 
         Raises:
-            ApiError: the server is ending, or all places are taken by requests that are being answered; the status is 503.
+            ApiError: the server is ending, or all places that the client may have are taken by requests that are being
+                answered; the status is 503.
         """
         if self.draining:
             raise ApiError(
                 503, "the server is ending; ask another one", code="shutting_down", headers={"Retry-After": "5"}
             )
-        limit, taken = (self._inspections, self.inspecting) if inspects else (self._requests, self.active)
-        if taken >= limit and not (not inspects and self._expire_oldest()):
-            what = "requests about the server" if inspects else "requests"
-            raise ApiError(
-                503,
-                f"the server answers {limit} {what} already; try again later",
-                code="too_many_requests",
-                headers={"Retry-After": "1"},
-            )
-        place = RequestPlace(self, inspects=inspects)
+        client = CLIENT.get()
+        share = self._requests - self._requests // _KEPT_SHARE
+        if inspects:
+            if self.inspecting >= self._inspections:
+                raise _full(self._inspections, "requests about the server")
+        elif self._of_client[client] >= share and not self._expire_oldest(client):
+            raise _full(share, "requests of this client")
+        elif self.active >= self._requests and not self._expire_oldest():
+            raise _full(self._requests, "requests")
+        place = RequestPlace(self, client, inspects=inspects)
         self._count(place, 1)
         return place
 
@@ -83,14 +89,22 @@ class RequestPlaces:
             self.inspecting += change
         else:
             self.active += change
+            self._of_client[place.client] += change
+            if not self._of_client[place.client]:
+                del self._of_client[place.client]
         if self.active or self.inspecting:
             self._empty.clear()
         else:
             self._empty.set()
 
-    def _expire_oldest(self) -> bool:
-        """Take the place of the body that has been on its way for the longest time; return False if there is none."""
+    def _expire_oldest(self, client: str | None = None) -> bool:
+        """Take the place of the body, of one client or of all, that has been on its way for the longest time.
+
+        Return False if there is none.
+        """
         for place, timeout in self._arriving.items():
+            if client is not None and place.client != client:
+                continue
             if not timeout.expired():
                 timeout.reschedule(0)
             place.leave()
@@ -120,11 +134,21 @@ class RequestPlaces:
         self._count(place, -1)
 
 
+def _full(limit: int, what: str) -> ApiError:
+    return ApiError(
+        503,
+        f"the server answers {limit} {what} already; try again later",
+        code="too_many_requests",
+        headers={"Retry-After": "1"},
+    )
+
+
 class RequestPlace:
     """A place, which is left at the end of the ``with`` block.
 
     Parameters:
         places: all places.
+        client: client that has it.
         inspects: True for a request without a body.
 
     Members:
@@ -132,8 +156,8 @@ class RequestPlace:
         arriving_since: time at which the body was first awaited, in seconds of the loop.
     """
 
-    def __init__(self, places: RequestPlaces, *, inspects: bool) -> None:
-        self._places, self.inspects = places, inspects
+    def __init__(self, places: RequestPlaces, client: str, *, inspects: bool) -> None:
+        self._places, self.client, self.inspects = places, client, inspects
         self.taken = True
         self.arriving_since = 0.0
 

@@ -102,7 +102,7 @@ class ModelService:
         self.facts: ModelFacts | None = None
         self._text: Future[ModelText] = Future()  # the loaded model; a new future after each unloading
         self._idle_since = time.monotonic()
-        self._closing = False
+        self._closing = self._ended = False  # the latter once the thread answers nothing any more
         self._phase: ServicePhase = "loading"
         self.loaded: Future[None] = Future()
         self.slots = 0
@@ -143,7 +143,7 @@ class ModelService:
     @property
     def alive(self) -> bool:
         """False once the model's thread has failed, so that nothing will be answered any more."""
-        return self._closing or self._thread.ident is None or self._thread.is_alive()
+        return self._closing or not self._ended
 
     @property
     def phase(self) -> ServicePhase:
@@ -247,7 +247,10 @@ class ModelService:
                         trim_heap()
 
         def attempt() -> Awaitable[R]:
-            return asyncio.get_running_loop().run_in_executor(self._grammar_threads, work)
+            future = self._grammar_threads.submit(work)
+            if memory is not None:
+                memory.outlasts(future)
+            return asyncio.wrap_future(future)
 
         try:
             async with asyncio.timeout(GRAMMAR_S):
@@ -329,6 +332,7 @@ class ModelService:
     def _end(self, failure: BaseException | None) -> None:
         """Tell all who wait that the model's thread has ended; None: the service is closed, or the first loading failed."""
         with self._changed:
+            self._ended = True
             if failure is not None:
                 self._phase = "failed"
             error = server_ending() if failure is None else model_not_loaded(failure)
@@ -411,7 +415,8 @@ class ModelService:
         texts = self._texts = RunningTexts(
             session, metrics=self.metrics, closing=lambda: self._closing, threads=self._grammar_threads
         )
-        self._pause, self._watched = session.pause, session.meter.watched
+        with self._changed:
+            self._pause, self._watched = session.pause, session.meter.watched
         try:
             while self._await_work(texts):
                 try:
@@ -423,8 +428,9 @@ class ModelService:
                     self._fail_first(error)
         finally:
             texts.close(server_ending())
-            self._texts = self._pause = None
-            self._watched = nullcontext()
+            with self._changed:
+                self._texts = self._pause = None
+                self._watched = nullcontext()
 
     def _work(self, session: Session, texts: RunningTexts) -> None:
         """Give memory back if it is short, begin what there is room for, and run one pass of the model."""

@@ -276,6 +276,7 @@ class QueuedText:
         rank: its place in the queue among those of other clients, see ``queue_fairly``.
         passed: number of requests that were admitted while this one, which was before them, waited for memory.
         compiled_until: time at which the request fails if its grammar is not compiled.
+        given_up: True once it has failed so.
         memory: its reserved memory; None before it is admitted.
         clock: measures its progress.
         pooled: gets the prompt's rows, if its embedding is wanted.
@@ -291,6 +292,7 @@ class QueuedText:
     rank: int = 0
     passed: int = 0
     compiled_until: float = 0.0
+    given_up: bool = False
     memory: Reservation | None = None
     clock: ProgressClock = field(init=False)
     pooled: PooledRows | None = field(init=False)

@@ -105,7 +105,7 @@ class RunningTexts:
         turn.compiled_until = time.monotonic() + GRAMMAR_S
 
     def _begin_compiled(self) -> None:
-        """Begin the texts whose grammars are compiled, if there are places for them.
+        """Begin the texts whose grammars are compiled, if there are places for them, and give up those that are late.
 
         Wait a moment for a grammar if there is nothing else to do.
         """
@@ -118,15 +118,17 @@ class RunningTexts:
                         continue  # until a text without a grammar, which began meanwhile, has ended
                 elif now <= turn.compiled_until:
                     continue
+                elif not turn.given_up:
+                    turn.given_up = True
+                    turn.submission.post(late_grammar(GRAMMAR_S))
+            given_up = turn.given_up or turn.submission.cancelled
+            if given_up and not (future.done() or future.cancel()):
+                continue  # its thread goes on, and holds the memory until its end
             self._compiling = [pair for pair in self._compiling if pair[0] is not turn]
-            if turn.submission.cancelled:
-                future.cancel()
+            if given_up:
                 turn.free()
                 continue
             try:
-                if not future.done():
-                    future.cancel()
-                    raise late_grammar(GRAMMAR_S)
                 compiled = future.result()
             except Exception as error:
                 turn.fail(_shown(error))

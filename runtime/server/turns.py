@@ -42,13 +42,27 @@ class FairThreads(Executor):
         """Run a function for a client, and return the future of its result.
 
         Raises:
-            RuntimeError: the threads were shut down.
+            RuntimeError: the threads were shut down, or the system starts no further thread.
         """
         future: Future[R] = Future()
         with self._lock:
             self._waiting.setdefault(client, deque()).append((future, partial(function, *args, **options)))
-        self._pool.submit(self._run_next)
+        future.add_done_callback(partial(self._forget_cancelled, client))
+        try:
+            self._pool.submit(self._run_next)
+        except RuntimeError:
+            if future.cancel():  # another thread may have begun it meanwhile
+                raise
         return future
+
+    def _forget_cancelled(self, client: str, future: Future[Any]) -> None:
+        """Take a function that was cancelled out of the queue, with all that it refers to."""
+        if not future.cancelled():
+            return
+        with self._lock:
+            kept = deque(work for work in self._waiting.pop(client, ()) if work[0] is not future)
+            if kept:
+                self._waiting[client] = kept
 
     def waiting(self, client: str) -> int:
         """Return the number of a client's functions that wait for a turn."""

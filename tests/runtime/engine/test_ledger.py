@@ -411,6 +411,24 @@ def test_threads_never_exceed_the_budget(seed: int) -> None:
     assert ledger.peak_bytes <= 1000
 
 
+def test_a_ledger_adopts_what_does_not_last() -> None:
+    former, ledger = MemoryLedger(1000, floor_bytes=50), MemoryLedger(700)
+    former.charge("weights", 500)
+    large, small, closed = former.reserve("bodies", 450), former.reserve("bodies", 50), former.reserve("bodies", 0)
+    assert small.from_floor
+    closed.close()
+    ledger.charge("weights", 300)
+    ledger.adopt(former)
+    assert (former.items(), former.charged_bytes) == ({"weights": 500, "bodies": 0}, 500)
+    assert (ledger.items(), ledger.charged_bytes) == ({"weights": 300, "bodies": 500}, 800)
+    with pytest.raises(AdmissionError):
+        ledger.reserve("bodies", 1)  # it holds more than its budget
+    for one in (large, small, large):
+        one.close()
+    assert (ledger.items(), ledger.charged_bytes) == ({"weights": 300, "bodies": 0}, 300)
+    assert former.charged_bytes == 500
+
+
 def test_a_reservation_that_outlives_the_ledger_keeps_no_reclaimer() -> None:
     class Model:
         """The owner of what a reclaimer gives back."""

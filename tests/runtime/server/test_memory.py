@@ -15,7 +15,7 @@ import pytest
 from edgedec.errors import DeviceError, UsageError
 from edgedec.memory_budget import MemoryLimit
 from edgedec.memory_pressure import Stalls
-from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer
+from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES
 from edgedec.runtime.grammar.tools import tool_grammar
@@ -470,9 +470,11 @@ def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_r
             left = service.submit([replace(request(), grammar=grammar)])
             await until(lambda: service.running == 1)
             left.cancel()
-            await until(lambda: not service.running)
+            assert len(await read(service.submit([request()]))) == 4
+            assert service.memory.ledger.items()["requests"] == whole, "the thread goes on"
             session.compiling.set()
             await until(lambda: service.memory.ledger.items()["requests"] == 0)
+            assert not service.running
 
     run(test())
 
@@ -575,6 +577,44 @@ def test_the_ledger_is_empty_without_a_model() -> None:
         end = server.client.get("/memory").json()
     assert end["budget"] is None
     assert end["ledger"]["budget_bytes"] is None
+
+
+def test_bodies_of_requests_that_load_the_model_stay_in_the_ledger() -> None:
+    """They arrive before there is a budget, and may outlast the next unloading."""
+
+    async def test() -> None:
+        session = ScriptedSession(budget_bytes=100_000)
+        memory = ServerMemory()
+        with RequestMemory(memory) as early:
+            early.hold_body(20_000)
+            async with running(lambda: session.real, memory=memory):
+                loaded = memory.ledger
+                assert loaded.items() == {"weights": 900, "connections": 80_000}
+            assert memory.ledger is not loaded
+            assert memory.ledger.items() == {"connections": 80_000}
+        assert memory.ledger.charged_bytes == 0
+
+    run(test())
+
+
+def test_a_text_looks_again_if_another_thread_takes_what_was_free() -> None:
+    class Contended(MemoryLedger):
+        def reserve(self, name: str, nbytes: int) -> Reservation:
+            try:
+                return super().reserve(name, nbytes)
+            except AdmissionError:
+                taken.append(super().reserve("connections", 10))
+                raise
+
+    memory, taken = ServerMemory(), list[Reservation]()
+    memory.ledger = Contended(1000)
+    assert memory.admit(2000, alone=True) is None
+    memory.ledger = MemoryLedger(1000)
+    admitted = memory.admit(2000, alone=True)
+    assert admitted is not None
+    assert admitted.nbytes == 1000
+    with pytest.raises(AdmissionError):
+        memory.admit(2000, alone=True, lexer=1001)
 
 
 @pytest.mark.parametrize("logprobs", [None, 0, 5, 20])

@@ -12,6 +12,7 @@ import pytest
 
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.places import RequestPlaces
+from edgedec.runtime.server.turns import CLIENT
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_streaming import idle, until
@@ -161,6 +162,16 @@ def test_bodies_that_are_only_announced_take_no_memory(locked: Served) -> None:
 
 
 @pytest.mark.thorough
+def test_a_body_without_a_length_needs_memory_for_what_arrives(locked: Served) -> None:
+    """Its bound is the server's for bodies, for which the budget has no room."""
+    assert 4 * locked.gate.settings.body_bytes > 1_200_000
+    body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    headers = {"Content-Type": "application/json"}
+    response = locked.client.post("/v1/completions", content=iter([body[:5], body[5:]]), headers=headers)
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.thorough
 def test_a_body_has_memory_as_it_arrives(locked: Served) -> None:
     ledger = locked.service.memory.ledger
     with ExitStack() as stack:
@@ -177,13 +188,14 @@ def test_a_body_may_take_less_time_the_more_are_on_their_way() -> None:
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             done = asyncio.Event()
 
-            async def body() -> None:
+            async def body(client: str) -> None:
+                CLIENT.set(client)
                 with places.take(inspects=False) as place:
                     async with place.arriving():
                         await done.wait()
 
-            for _ in range(bodies):
-                group.create_task(body())
+            for at in range(bodies):
+                group.create_task(body(f"client {at}"))
             while places.active < bodies:
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -193,6 +205,23 @@ def test_a_body_may_take_less_time_the_more_are_on_their_way() -> None:
         return patience
 
     assert [asyncio.run(times(bodies)) for bodies in (1, 8, 16, 64)] == [32, 32, 16, 4]
+
+
+def test_one_client_leaves_places_to_others() -> None:
+    places = RequestPlaces(requests=16, inspections=1, body_seconds=60.0)
+    CLIENT.set("a")
+    taken = [places.take(inspects=False) for _ in range(14)]
+    with pytest.raises(ApiError, match="answers 14 requests of this client already"):
+        places.take(inspects=False)
+    CLIENT.set("b")
+    taken += [places.take(inspects=False) for _ in range(2)]
+    with pytest.raises(ApiError, match="answers 16 requests already"):
+        places.take(inspects=False)
+    for place in taken:
+        place.leave()
+    assert (places.active, dict(places._of_client)) == (0, {})
+    CLIENT.set("a")
+    places.take(inspects=False).leave()
 
 
 def test_the_oldest_body_loses_its_place() -> None:

@@ -145,7 +145,8 @@ def test_requests_that_wait_for_each_other_end_but_the_first(
     asyncio.run(test())
 
 
-def test_memory_is_held_until_the_thread_has_ended_if_the_client_leaves() -> None:
+@pytest.mark.parametrize("kind", ["conversion", "grammar"])
+def test_memory_is_held_until_the_thread_has_ended_if_the_client_leaves(kind: str) -> None:
     text, begun, end = "a" * 10_000, threading.Event(), threading.Event()
 
     def work() -> None:
@@ -162,14 +163,17 @@ def test_memory_is_held_until_the_thread_has_ended_if_the_client_leaves() -> Non
                 with RequestMemory(service.memory) as request:
                     REQUEST_MEMORY.set(request)
                     await request.hold(1_000, "the messages")
-                    await service.convert(text_bytes(text), work)
+                    if kind == "grammar":
+                        await service.make_grammar(lambda _: work())
+                    else:
+                        await service.convert(text_bytes(text), work)
 
             task = asyncio.create_task(ask())
             await asyncio.to_thread(begun.wait, PATIENCE_S)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert ledger.charged_bytes == before + 1_000 + text_bytes(text)
+            assert ledger.charged_bytes == before + 1_000 + (0 if kind == "grammar" else text_bytes(text))
             end.set()
             await until(lambda: ledger.charged_bytes == before)
 

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import sys
 import threading
 import time
 import weakref
@@ -380,6 +381,33 @@ def test_a_model_that_cannot_be_loaded_at_first_ends_the_service() -> None:
         service.loaded.result(PATIENCE_S)
     service.close()
     assert service.phase == "failed"
+
+
+def test_a_request_after_the_end_of_the_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread has told all who wait, and runs for another moment."""
+    told, may_end = threading.Event(), threading.Event()
+
+    class Ending(ModelService):
+        def _end(self, failure: BaseException | None) -> None:
+            super()._end(failure)
+            told.set()
+            may_end.wait(PATIENCE_S)
+
+    async def test() -> None:
+        service = Ending(lambda: ScriptedSession().real)
+        monkeypatch.setattr(service, "_serve", lambda session: sys.exit("it fails"))
+        service.start()
+        await asyncio.to_thread(told.wait, PATIENCE_S)
+        try:
+            assert service._thread.is_alive()
+            assert not service.alive
+            with pytest.raises(ApiError, match="cannot be loaded"):
+                service.submit([request()])
+        finally:
+            may_end.set()
+            await asyncio.to_thread(service.close)
+
+    run(test())
 
 
 def test_requests_before_the_first_loading_are_refused() -> None:

@@ -104,6 +104,33 @@ def test_the_end_cancels_what_waits(gated: Gated) -> None:
     assert running.result(PATIENCE_S) == "a"
 
 
+def test_what_is_cancelled_leaves_the_queue(gated: Gated) -> None:
+    threads = FairThreads(1, "test")
+    running, *waiting = (threads.submit_for("a", gated.work, name) for name in "abc")
+    until(lambda: gated.began)
+    assert [future.cancel() for future in (running, *waiting)] == [False, True, True]
+    assert threads.waiting("a") == 0
+    gated.may_go.set()
+    assert running.result(PATIENCE_S) == "a"
+    threads.shutdown()
+    assert gated.began == ["a"]
+
+
+def test_work_for_which_no_thread_can_be_started_does_not_begin_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, began = FairThreads(1, "test"), list[str]()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse_to_start)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threads.submit(began.append, "a")
+    assert threads.submit(lambda: "b").result(PATIENCE_S) == "b"
+    threads.shutdown()
+    assert not began
+
+
+def refuse_to_start(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def queued(waiting: deque[QueuedText], client: str, count: int = 1) -> None:
     made: Any = [SimpleNamespace(client=client, rank=0, passed=0, name=f"{client}{at}") for at in range(count)]
     queue_fairly(waiting, made)
@@ -246,8 +273,10 @@ def test_a_compilation_that_is_late_is_given_up(script: ScriptedSession, monkeyp
         assert ask(server, 0) == (503, "grammar_timeout")
         server.client.headers["Authorization"] = f"Bearer {OTHER}"
         assert server.complete(max_tokens=1).status_code == 200
-        until(lambda: idle(server))
+        until(lambda: server.service.running == 1)  # its thread goes on, and holds the memory
+        assert server.service.memory.ledger.items()["requests"] > 1 << 18
         script.compiling.set()
+        until(lambda: idle(server) and not server.service.memory.ledger.items()["requests"])
 
 
 @pytest.mark.thorough
