@@ -14,9 +14,9 @@ __all__ = ["CostBeside", "ObservedCost"]
 _SLOPE = 0.08  # additional time of each further node, relative to a pass of one node, while only one size was observed
 _FIRST = 3  # passes of a size that are averaged with equal weights
 _DRIFT = 8  # passes whose median is the drift; even, so that two alternating sizes count equally
-# Weight of a new deviation in the logarithm of a size's time, and the largest deviation that counts. The weight is small,
-# so that the shape changes more slowly than the drift.
-_LEARN, _MOST = 1 / 32, 0.5
+# Weights of a new deviation in the logarithm of a size's time and in the mean of all deviations, and the largest deviation
+# that counts. The first is small, so that the shape changes more slowly than the drift.
+_LEARN, _MEAN, _MOST = 1 / 32, 1 / 8, 0.5
 
 
 class ObservedCost:
@@ -26,6 +26,10 @@ class ObservedCost:
     machine slows all sizes down, including those that are not in use at the moment; without the drift, a run that always
     speculates would compare itself with plain passes of long ago. Between observed sizes, and beyond them, the shape is
     interpolated linearly. Before the first pass it is 0.0.
+
+    A size learns by how much more it deviates from the drift than passes do on average. Some passes are far slower than the
+    median and none is far faster, so that the average is above zero; with it the sizes in use would grow without end, and
+    all others seem to cost nothing.
 
     Parameters:
         model: the shape, as a function of the numbers of nodes and of cached rows. None: the shape is observed, too.
@@ -37,7 +41,7 @@ class ObservedCost:
         self._counts: dict[int, int] = {}
         self._sizes: list[int] = []
         self._drifts: deque[float] = deque(maxlen=_DRIFT)
-        self._drift = 1.0
+        self._drift, self._mean = 1.0, 0.0  # the latter is the mean of the last deviations
 
     def observe(self, nodes: int, seconds: float, past: int = 0) -> None:
         """Learn that a pass of ``nodes`` rows over ``past`` cached rows took ``seconds``."""
@@ -52,8 +56,9 @@ class ObservedCost:
         self._follow(seconds / shape)
         self._counts[nodes] += 1
         deviation = min(_MOST, max(-_MOST, math.log(seconds / (shape * self._drift))))
+        self._mean += _MEAN * (deviation - self._mean)
         weight = 1 / self._counts[nodes] if self._counts[nodes] <= _FIRST else _LEARN
-        self._shape[nodes] = shape * math.exp(weight * deviation)
+        self._shape[nodes] = shape * math.exp(weight * (deviation - self._mean))
 
     def _follow(self, drift: float) -> None:
         self._drifts.append(drift)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from edgedec.runtime.decoders.cost import ObservedCost
@@ -53,6 +55,18 @@ def test_a_size_that_slows_down_alone_is_recognized() -> None:
         cost.observe(1, 1.0)
         cost.observe(4, 4.0)
     assert cost.seconds(4, 0) / cost.seconds(1, 0) == pytest.approx(4.0, rel=0.15)
+
+
+def test_a_long_run_with_slow_passes_forgets_no_size() -> None:
+    """Every twentieth pass takes eight times as long as usual, on a machine that others use, too."""
+    rng, cost, seconds = random.Random(1), ObservedCost(), {1: 1.0, 3: 1.2, 8: 2.0}
+    for size in seconds:
+        for _ in range(10):
+            cost.observe(size, seconds[size])
+    for at in range(20_000):
+        size = 3 if at % 50 == 0 else 1
+        cost.observe(size, seconds[size] * (1 + rng.expovariate(3)) * (8 if rng.random() < 0.05 else 1))
+    assert [cost.seconds(size, 0) / cost.seconds(1, 0) for size in (3, 8)] == pytest.approx([1.2, 2.0], rel=0.25)
 
 
 def test_costs_between_sizes_are_a_straight_line() -> None:
