@@ -15,7 +15,7 @@ from pydantic import Field
 
 from edgedec.runtime.protocols import F32, I32
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.server.errors import ApiError, not_supported
+from edgedec.runtime.server.errors import ApiError, answer_cancelled, not_supported
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.model_text import ModelFacts
 from edgedec.runtime.server.plain_prompts import PromptPieces, plain_encoder, plain_prompts
@@ -140,8 +140,7 @@ def embedding_routes(service: ModelService, settings: ServerSettings) -> APIRout
             try:
                 shown = await vectors(body, request, prompts)
             except GoneError:
-                error = ApiError(503, "the answer was cancelled", code="cancelled")
-                return JSONResponse(error.body, 503)
+                return JSONResponse(answer_cancelled().body, 503)
         return Response(answer(shown, sum(map(len, prompts))), media_type="application/json")
 
     async def vectors(body: EmbeddingsRequest, request: Request, prompts: Sequence[I32]) -> list[bytes]:

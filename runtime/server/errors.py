@@ -17,18 +17,21 @@ __all__ = [
     "ApiError",
     "ErrorBody",
     "ShortMemoryError",
+    "answer_cancelled",
     "anthropic_error",
     "context_overflow",
     "error_body",
     "from_edgedec",
     "from_validation",
     "invalid_value",
+    "late_grammar",
     "model_not_loaded",
     "not_supported",
     "server_ending",
     "short_of_memory",
     "switched_off",
     "too_large_for_memory",
+    "too_many_grammars",
 ]
 
 # The value of ``type`` for each status.
@@ -46,8 +49,9 @@ _TYPES = {
     503: "unavailable_error",
 }
 _SERVER_ERROR = "server_error"
-# Anthropic's names of errors, where they differ.
+# Anthropic's names of errors, where they differ. Its clients know no other name for a status.
 _ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
     408: "timeout_error",
     413: "request_too_large",
     500: "api_error",
@@ -179,6 +183,11 @@ def too_large_for_memory(error: AdmissionError, what: str, *, code: str) -> ApiE
 def server_ending() -> ApiError:
     """Return the error for a request that the server does not answer any more because it ends."""
     return ApiError(503, "the server is ending; ask another one", code="shutting_down")
+
+
+def answer_cancelled() -> ApiError:
+    """Return the error for an answer whose client has left, which usually nobody reads."""
+    return ApiError(503, "the answer was cancelled", code="cancelled")
 
 
 def model_not_loaded(error: BaseException) -> ApiError:

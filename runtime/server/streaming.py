@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from edgedec.errors import EdgedecError
-from edgedec.runtime.server.errors import ApiError, from_edgedec
+from edgedec.runtime.server.errors import ApiError, answer_cancelled, from_edgedec
 from edgedec.runtime.server.progress import TextProgress
 from edgedec.runtime.server.request_memory import REQUEST_MEMORY
 from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextEvent, TextPart
@@ -135,9 +135,7 @@ async def respond(
             return JSONResponse(reply.whole())
         return Response(await asyncio.to_thread(_large_json, reply), media_type="application/json")
     except GoneError:
-        return JSONResponse(
-            ApiError(503, "the answer was cancelled", code="cancelled").body, 503
-        )  # the client is gone, or the server is ending
+        return JSONResponse(answer_cancelled().body, 503)
 
 
 def _large_json(reply: Reply) -> bytes:

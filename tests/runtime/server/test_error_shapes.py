@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from edgedec.runtime.server import errors
 from edgedec.runtime.server.errors import ApiError, context_overflow, error_body
 from tests.runtime.server.conftest import open_demo
 from tests.runtime.server.support.serving import Served, serving
@@ -56,6 +57,7 @@ def test_shapes() -> None:
     shaped = error_body(error, "/v1/messages/count_tokens")
     assert shaped["type"] == "error"
     assert shaped["error"]["message"] == f"prompt is too long: {error.message}"
+    assert shaped["error"]["type"] == "invalid_request_error", "Anthropic has no type of its own for it"
     assert error_body(ApiError(503, "x"), "/v1/messages")["error"]["type"] == "overloaded_error"
     assert error_body(ApiError(401, "x"), "/v1/messages")["error"]["type"] == "authentication_error"
 
@@ -85,3 +87,9 @@ def test_head_has_the_headers_of_get_and_no_body(served: Served, path: str) -> N
 def test_head_of_nothing_and_of_a_post(served: Served) -> None:
     assert served.client.head("/nothing").status_code == 404
     assert served.client.head("/v1/chat/completions").status_code == 405
+
+
+def test_all_public_names_of_errors_are_exported() -> None:
+    own = [name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__]
+    public = {name for name in own if not name.startswith("_")} - {"ErrorMembers"}
+    assert public == {*errors.__all__}
