@@ -86,6 +86,11 @@ class ToolCallParser:
         self._parts: list[str | ToolCallDelta] = []
         self._depth, self._in_string, self._escaped = 0, False, False  # place in the arguments
 
+    @property
+    def within_call(self) -> bool:
+        """True while the arguments of the last call are not closed. At the end of an answer it was cut off there."""
+        return self._read == self._read_arguments
+
     def feed(self, text: str) -> list[str | ToolCallDelta]:
         """Add text, and return the content and the parts of calls that it completes, in their order."""
         self._text += text

@@ -260,8 +260,9 @@ class ChatReply:
         }
 
     def _reason(self, end: TextEnd) -> str:
-        reason = finish_reason(end.answer.stop_reason)
-        called = self.has_tools and self._parser(end.index).calls
+        """Return the reason of the end. An answer that a stop text cut off within a call does not ask to make calls."""
+        reason, parser = finish_reason(end.answer.stop_reason), self._parser(end.index)
+        called = self.has_tools and parser.calls and not parser.within_call
         return "tool_calls" if called and reason == "stop" else reason
 
     def _shown(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:

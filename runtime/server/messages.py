@@ -23,6 +23,7 @@ from edgedec.runtime.server.translation import (
     Block,
     Chats,
     TranslatedReply,
+    call_beginning,
     chat_request,
     named_event,
     parsed_arguments,
@@ -295,9 +296,14 @@ class MessagesReply(TranslatedReply):
         yield {"type": "message_stop"}
 
     def result(self) -> dict[str, Any]:
-        """Return the message. A call that was cut off within its arguments is left out."""
-        blocks = [block for block in self.blocks if block.kind != "call" or parsed_arguments(block) is not None]
-        return self._message([_content(block) for block in blocks], *self._stop_reason(), self._usage())
+        """Return the message. A call that was cut off within its arguments is text, as the model wrote it."""
+        content = [
+            {"type": "text", "text": call_beginning(block)}
+            if block.kind == "call" and parsed_arguments(block) is None
+            else _content(block)
+            for block in self.blocks
+        ]
+        return self._message(content, *self._stop_reason(), self._usage())
 
     def _message(
         self, content: list[dict[str, Any]], reason: str | None, sequence: str | None, usage: dict[str, Any]

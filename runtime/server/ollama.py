@@ -25,6 +25,7 @@ from edgedec.runtime.server.translation import (
     Block,
     Chats,
     TranslatedReply,
+    call_beginning,
     chat_request,
     checked_body,
     parsed_arguments,
@@ -234,9 +235,12 @@ class OllamaReply(TranslatedReply):
             yield self._line(**{"content" if block.kind == "text" else "thinking": text}) | {"done": False} | more
 
     def stopped(self, block: Block) -> Iterator[Chunk]:
-        """Yield a call, unless the answer was cut off within its arguments."""
-        if block.kind == "call" and (call := _call(block)) is not None:
-            yield self._line(tool_calls=[call]) | {"done": False}
+        """Yield a call. One that was cut off within its arguments is text, as the model wrote it."""
+        if block.kind == "call":
+            call = _call(block)
+            yield (self._line(call_beginning(block)) if call is None else self._line(tool_calls=[call])) | {
+                "done": False
+            }
 
     def finished(self) -> Iterator[Chunk]:
         """Yield the last line, which has no text and all figures."""
@@ -244,8 +248,10 @@ class OllamaReply(TranslatedReply):
 
     def result(self) -> dict[str, Any]:
         """Return the whole answer."""
-        calls = [call for block in self.blocks if block.kind == "call" and (call := _call(block)) is not None]
-        members: dict[str, Any] = {"content": self.text}
+        begun = [block for block in self.blocks if block.kind == "call"]
+        calls = [call for block in begun if (call := _call(block)) is not None]
+        rest = "".join(call_beginning(block) for block in begun if _call(block) is None)
+        members: dict[str, Any] = {"content": self.text + rest}
         members |= {"thinking": self.reasoning} if self.reasoning else {}
         members |= {"tool_calls": calls} if calls else {}
         logprobs = [item for block in self.blocks for item in block.logprobs]

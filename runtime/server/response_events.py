@@ -14,7 +14,7 @@ from edgedec.runtime.server.completions import CompletionReply
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.native_completions import NativeReply
 from edgedec.runtime.server.streaming import Chunk, Framing
-from edgedec.runtime.server.translation import Block, TranslatedReply, named_event
+from edgedec.runtime.server.translation import Block, TranslatedReply, named_event, parsed_arguments
 
 __all__ = ["ResponsesReply"]
 
@@ -88,8 +88,9 @@ class ResponsesReply(TranslatedReply):
         yield self._event(f"response.{response['status']}", response=response)
 
     def result(self) -> dict[str, Any]:
-        """Return the whole response."""
-        return self._response("incomplete" if self.is_cut_off else "completed")
+        """Return the whole response. It is incomplete if it was cut off, also by a stop text within a call."""
+        is_whole = all(self._status(block) == "completed" for block in self.blocks)
+        return self._response("completed" if is_whole and not self.is_cut_off else "incomplete")
 
     def _failed(self, error: ApiError) -> Iterator[Chunk]:
         code = error.error["code"] or "server_error"
@@ -98,7 +99,9 @@ class ResponsesReply(TranslatedReply):
 
     def _status(self, block: Block) -> str:
         is_last = block is self.blocks[-1]
-        return "incomplete" if is_last and self.is_cut_off else "completed"
+        is_cut_off = (is_last and self.is_cut_off) or block is self.open_block
+        is_cut_off = is_cut_off or (block.kind == "call" and parsed_arguments(block) is None)
+        return "incomplete" if is_cut_off else "completed"
 
     def _item(self, block: Block, status: str) -> dict[str, Any]:
         kind = _PREFIXES[block.kind]
@@ -119,7 +122,8 @@ class ResponsesReply(TranslatedReply):
             "created_at": self._created,
             "status": status,
             "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            # OpenAI has no word for a call that a stop text has cut off; the call's item says that it is incomplete.
+            "incomplete_details": {"reason": "max_output_tokens"} if self.is_cut_off else None,
             "model": self.chat.model,
             "output": output if ended or status == "failed" else [],
             "usage": self._usage() if ended else None,

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from fastapi import Request, Response
 from pydantic import ValidationError
 
-from edgedec.runtime.answer import Answer
+from edgedec.runtime.grammar.tools import BEGIN
 from edgedec.runtime.server.chat import ChatReply
 from edgedec.runtime.server.completions import CompletionReply
 from edgedec.runtime.server.errors import ApiError, invalid_value
@@ -33,6 +33,7 @@ __all__ = [
     "Chats",
     "Translate",
     "TranslatedReply",
+    "call_beginning",
     "chat_request",
     "checked_body",
     "named_event",
@@ -81,6 +82,7 @@ class TranslatedReply(ABC):
         blocks: the blocks so far.
         end: the end of the text; None before it.
         reason: the reason of the end in the words of chats.
+        open_block: the block that is being written; None between blocks.
     """
 
     def __init__(self, chat: ChatReply | CompletionReply, native: NativeReply) -> None:
@@ -89,7 +91,7 @@ class TranslatedReply(ABC):
         self.end: TextEnd | None = None
         self.reason = ""
         self._calls: dict[int, Block] = {}  # by their number in the chat
-        self._open: Block | None = None
+        self.open_block: Block | None = None
 
     def begin(self) -> Iterator[Chunk]:
         """Yield what comes before the first block."""
@@ -165,7 +167,7 @@ class TranslatedReply(ABC):
             yield from self._add_call(call)
 
     def _add(self, kind: BlockKind, text: str, logprobs: list[dict[str, Any]]) -> Iterator[Chunk]:
-        block = self._open
+        block = self.open_block
         if block is None or block.kind != kind:
             block = Block(index=len(self.blocks), kind=kind)
             yield from self._start(block)
@@ -187,21 +189,15 @@ class TranslatedReply(ABC):
     def _start(self, block: Block) -> Iterator[Chunk]:
         yield from self._stop()
         self.blocks.append(block)
-        self._open = block
+        self.open_block = block
         yield from self.started(block)
 
     def _stop(self) -> Iterator[Chunk]:
-        if (block := self._open) is not None:
-            self._open = None
+        if (block := self.open_block) is not None:
+            self.open_block = None
             yield from self.stopped(block)
 
     # Facts for the hooks.
-
-    @property
-    def answer(self) -> Answer:
-        """The answer, once it has ended."""
-        assert self.end is not None, "it is asked for after the end"
-        return self.end.answer
 
     @property
     def text(self) -> str:
@@ -298,6 +294,11 @@ def with_tool_names(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         {**message, "name": names[message["tool_call_id"]]} if message.get("tool_call_id") in names else message
         for message in messages
     ]
+
+
+def call_beginning(block: Block) -> str:
+    """Return a call that was cut off within its arguments as the model wrote it, for forms that have no place for it."""
+    return f'{BEGIN}\n{{"name": {json.dumps(block.name)}, "arguments": {block.text}'
 
 
 def parsed_arguments(block: Block) -> dict[str, Any] | None:

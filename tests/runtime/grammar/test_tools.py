@@ -154,6 +154,7 @@ def test_content_and_calls_do_not_depend_on_the_pieces(name: str, cuts: list[int
     text, content, calls = TEXTS[name]
     parser, parts = parsed(text, cuts)
     assert parser.content == content == "".join(part for part in parts if isinstance(part, str))
+    assert parser.within_call == (name == "cut in the arguments")
     assert [(one.name, one.arguments) for one in parser.calls] == calls
     deltas = [part for part in parts if isinstance(part, ToolCallDelta)]
     for index, one in enumerate(parser.calls):

@@ -249,9 +249,21 @@ def test_thoughts_and_several_calls_become_blocks() -> None:
     assert deltas[0] == {"type": "thinking_delta", "thinking": "Let me "}
 
 
-def test_a_call_that_was_cut_off_is_no_block_of_a_whole_message() -> None:
-    _, whole = translated(MessagesReply, call(0, '{"animal": "c', "note"), reason="length", stop="limit")
-    assert (whole["content"], whole["stop_reason"]) == ([], "max_tokens")
+BEGUN = '<tool_call>\n{"name": "note", "arguments": {\n"'
+
+
+def test_a_call_that_was_cut_off_is_text(served: Served) -> None:
+    stream, whole = translated(MessagesReply, call(0, '{\n"', "note"), reason="length", stop="limit")
+    assert (whole["content"], whole["stop_reason"]) == ([{"type": "text", "text": BEGUN}], "max_tokens")
+    assert [event["delta"]["stop_reason"] for event in stream if event["type"] == "message_delta"] == ["max_tokens"]
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    body = {**BODY, "max_tokens": 120, "tools": [TOOL], "tool_choice": choice, "stop_sequences": ["animal"]}
+    whole = served.post("/v1/messages", **body).json()
+    assert whole["content"] == [{"type": "text", "text": BEGUN}]
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "animal")
+
+
+def test_the_reason_tells_that_the_context_is_full() -> None:
     assert (
         translated(MessagesReply, reason="length", stop="context")[1]["stop_reason"] == "model_context_window_exceeded"
     )

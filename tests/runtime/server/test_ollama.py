@@ -208,6 +208,7 @@ def test_thoughts_and_calls() -> None:
         call(1, '{"animal": "d', "note"),
     ]
     stream, whole = translated(OllamaReply, *deltas, reason="length", stop="limit", member="message")
+    begun = '<tool_call>\n{"name": "note", "arguments": {"animal": "d'
     messages = [line["message"] for line in stream]
     made = {"id": "call_0", "function": {"name": "note", "arguments": {"animal": "cat"}}}
     assert messages == [
@@ -215,11 +216,12 @@ def test_thoughts_and_calls() -> None:
         {"role": "assistant", "content": "", "thinking": "think."},
         {"role": "assistant", "content": "I note it."},
         {"role": "assistant", "content": "", "tool_calls": [made]},
+        {"role": "assistant", "content": begun},
         {"role": "assistant", "content": ""},
-    ], "a call that was cut off is left out"
+    ], "a call that was cut off is text"
     assert whole["message"] == {
         "role": "assistant",
-        "content": "I note it.",
+        "content": f"I note it.{begun}",
         "thinking": "Let me think.",
         "tool_calls": [made],
     }

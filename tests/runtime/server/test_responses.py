@@ -82,6 +82,18 @@ def test_a_function_is_called_and_its_output_read(served: Served) -> None:
     assert served.post("/v1/responses", **{**BODY, "input": items, "tools": [TOOL]}).status_code == 200
 
 
+def test_a_call_that_a_stop_text_cuts_off_is_incomplete(served: Served) -> None:
+    fields = {"max_output_tokens": 120, "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+    body = {**BODY, **fields, "stop": "animal"}
+    whole = served.post("/v1/responses", **body).json()
+    (item,) = whole["output"]
+    assert (item["type"], item["arguments"], item["status"]) == ("function_call", '{\n"', "incomplete")
+    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", None)
+    stream = events(served.post("/v1/responses", **body, stream=True))
+    assert stream[-2]["item"]["status"] == "incomplete"
+    assert stream[-1]["type"] == "response.incomplete"
+
+
 def messages(**fields: Any) -> list[dict[str, Any]]:
     """Return the messages of the chat that a request means."""
     chat = ResponsesRequest.model_validate({"input": QUESTION, **fields}).chat()

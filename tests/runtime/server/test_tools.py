@@ -170,6 +170,23 @@ def test_log_probabilities_of_calls_are_complete(served: Served) -> None:
     assert "".join(item["token"] for item in whole).startswith("<tool_call>")
 
 
+def test_a_call_that_a_stop_text_cuts_off_is_not_to_be_made(served: Served) -> None:
+    fields = {"tool_choice": "required", "seed": 3, "tools": TOOLS[:1], "stop": "animal"}
+    begun = '{\n"'
+    choice = ask(served, **fields)
+    assert choice["finish_reason"] == "stop"
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "note", "arguments": begun}, "what was written is there"
+    body = {"messages": CHAT, "parallel_tool_calls": False, "max_tokens": 120, **fields}
+    chunks = served.events("/v1/chat/completions", **body)
+    parts = [part for chunk in chunks for part in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    assert "".join(part["function"]["arguments"] for part in parts) == begun
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    whole = ask(served, **fields | {"stop": "</tool_call>"})
+    assert whole["finish_reason"] == "tool_calls", "its arguments are complete"
+    assert json.loads(whole["message"]["tool_calls"][0]["function"]["arguments"])["animal"] in ("cat", "dog")
+
+
 CALLS = [{"id": "call_1", "type": "function", "function": {"name": "note", "arguments": '{"animal": "cat"}'}}]
 EARLIER = [
     *CHAT,
