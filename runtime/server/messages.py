@@ -75,7 +75,9 @@ Content = str | Annotated[list[ContentBlock], Field(max_length=PARTS, fail_fast=
 class InputMessage(RequestBody):
     """A message of a conversation."""
 
-    ignored: ClassVar[frozenset[str]] = frozenset(["cache_control", "id", "type", "model", "stop_reason", "usage"])
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        ("cache_control", "id", "type", "model", "stop_reason", "stop_sequence", "stop_details", "usage", "container")
+    )
     role: Literal["user", "assistant", "system"]
     content: Content
 

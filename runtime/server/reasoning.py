@@ -34,7 +34,7 @@ class ReasoningOptions(RequestBody):
     """OpenRouter's options of reasoning, and those that Anthropic calls ``thinking``."""
 
     ignored: ClassVar[frozenset[str]] = frozenset(
-        ["exclude", "summary", "generate_summary", "display", "clear_thinking"]
+        ["exclude", "summary", "generate_summary", "display", "clear_thinking", "context", "mode"]
     )
     effort: str | None = None
     enabled: bool | None = None

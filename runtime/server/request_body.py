@@ -20,7 +20,7 @@ from edgedec.runtime.server.ignored_fields import note_ignored
 
 __all__ = ["OF_OTHER_SERVERS", "Count", "RequestBody", "TokenIds"]
 
-# Fields of OpenAI's and llama.cpp's clients that never change the text.
+# Fields of OpenAI's and llama.cpp's clients that never change the text. A body that returns one of them has it as its own.
 _WITHOUT_EFFECT = frozenset(
     ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]
 ) | frozenset(
@@ -70,10 +70,12 @@ class RequestBody(BaseModel):
         known = {field.alias or name for name, field in cls.model_fields.items()}
         kept = {}
         for name, value in data.items():
-            if value is None or name in _WITHOUT_EFFECT:
+            if value is None:
                 continue
             if name in known:
                 kept[name] = value
+            elif name in _WITHOUT_EFFECT:
+                continue
             elif name in cls.ignored or name.startswith(_EXTENSIONS):
                 note_ignored(name)
             elif name in cls.switched_off:

@@ -128,7 +128,6 @@ class ResponsesReply(TranslatedReply):
             "output": output if ended or status == "failed" else [],
             "usage": self._usage() if ended else None,
             "background": False,
-            "metadata": {},
             "previous_response_id": None,
             "store": False,
             "truncation": "disabled",

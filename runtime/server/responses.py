@@ -143,6 +143,7 @@ class ResponsesRequest(SamplingRequest):
     max_output_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     reasoning: dict[str, Any] | None = None
     include: list[str] | None = None
+    metadata: dict[str, Any] | None = None  # returned as it is
     top_logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     stream_options: ResponsesStream | None = None
@@ -183,10 +184,10 @@ class ResponsesRequest(SamplingRequest):
             messages.append({"role": "system", "content": self.instructions})
         if isinstance(self.input, str):
             return [*messages, {"role": "user", "content": self.input}]
-        thoughts: list[str] = []
-        for item in self.input:
+        thoughts: dict[int, str] = {}  # by their number in the input; those that no message has yet
+        for at, item in enumerate(self.input):
             if item.type == "reasoning":
-                thoughts.append(_thoughts(item))
+                thoughts[at] = _thoughts(item)
                 continue
             if item.type == "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _content(item.output)})
@@ -198,9 +199,12 @@ class ResponsesRequest(SamplingRequest):
             if item.type == "function_call":
                 function = {"name": item.name, "arguments": item.arguments}
                 messages[-1].setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
-            if messages[-1]["role"] == "assistant" and any(thoughts):
-                messages[-1]["reasoning_content"] = "\n".join(filter(None, thoughts))
-            thoughts = []
+            if messages[-1]["role"] != "assistant":
+                _note_unused(thoughts)
+            elif any(own := [messages[-1].get("reasoning_content"), *thoughts.values()]):
+                messages[-1]["reasoning_content"] = "\n".join(filter(None, own))
+            thoughts = {}
+        _note_unused(thoughts)
         return with_tool_names(messages)
 
     def _tools(self) -> list[dict[str, Any]]:
@@ -258,6 +262,11 @@ def _thoughts(item: InputItem) -> str:
     return "\n".join(part.content for part in content)
 
 
+def _note_unused(thoughts: Mapping[int, str]) -> None:
+    """Note thoughts, by their number in the input, that no message or call of the assistant follows."""
+    note_ignored(*(f"input[{at}].type=reasoning" for at, text in thoughts.items() if text))
+
+
 def add_response_routes(router: APIRouter, chats: Chats) -> None:
     """Add the route to a router."""
 
@@ -277,6 +286,7 @@ def add_response_routes(router: APIRouter, chats: Chats) -> None:
             "reasoning": {"effort": None, "summary": None} | (body.reasoning or {}),
             "text": given.get("text") or {"format": {"type": "text"}},
             "top_logprobs": body.top_logprobs or 0,
+            "metadata": body.metadata or {},
         }
         created = int(time.time())
         identity = f"resp_{secrets.token_hex(12)}"

@@ -143,6 +143,14 @@ def test_messages_become_those_of_chats() -> None:
     assert shown(thinking={"type": "disabled"}, output_config={"effort": "high"}).endswith("high,False")
 
 
+def test_what_a_replayed_message_has_besides_its_content_is_named(served: Served) -> None:
+    made = served.post("/v1/messages", **{**BODY, "max_tokens": 60, "stop_sequences": ["."]}).json()
+    response = served.post("/v1/messages", **{**BODY, "messages": [*CHAT, made, *CHAT]})
+    assert response.status_code == 200, response.text
+    names = "id, type, model, stop_reason, stop_sequence, usage"
+    assert {*names.split(", ")} == {*response.headers["x-edgedec-ignored"].split(", ")}
+
+
 def test_what_claude_code_sends_is_taken(served: Served) -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     body = {

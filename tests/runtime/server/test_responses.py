@@ -10,10 +10,13 @@ import pydantic
 import pytest
 
 from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.ignored_fields import collected
 from edgedec.runtime.server.response_events import ResponsesReply
 from edgedec.runtime.server.responses import ResponsesRequest
+from edgedec.runtime.server.submission import TextPart
 from edgedec.runtime.session import Session
-from tests.runtime.server.support.made_chat import call, translated
+from tests.runtime.server.support.made_chat import call, made_reply, translated
 from tests.runtime.server.support.serving import Served
 
 QUESTION = "Tell me a story about a cat."
@@ -139,6 +142,44 @@ def test_items_become_messages() -> None:
     ]
 
 
+def test_no_thoughts_are_lost() -> None:
+    def thought(text: str) -> dict[str, Any]:
+        return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
+
+    one, two = ({"type": "function_call", "call_id": name, "name": "note", "arguments": "{}"} for name in ("1", "2"))
+    user, done = {"role": "user", "content": "q"}, {"type": "function_call_output", "call_id": "1", "output": "o"}
+    said = {"role": "assistant", "content": "a"}
+    cases: list[tuple[list[dict[str, Any]], list[str | None], list[str]]] = [
+        ([user, thought("A"), thought("B"), said, user], [None, "A\nB", None], []),
+        ([user, thought("A"), one, thought("B"), two, done], [None, "A\nB", None], []),
+        ([user, thought("A"), said, thought("B"), one, done], [None, "A\nB", None], []),
+        ([user, one, thought("A"), done, said, user], [None, None, None, "A", None], []),
+        ([user, thought("A"), user], [None, None], ["input[1].type=reasoning"]),
+        ([user, said, *map(thought, ("A", "", "C"))], [None, None], [f"input[{at}].type=reasoning" for at in (2, 4)]),
+    ]
+    for items, thoughts, ignored in cases:
+        with collected() as names:
+            made = messages(input=items)
+        assert [message.get("reasoning_content") for message in made] == thoughts, items
+        assert [*names] == ignored, items
+
+
+def test_metadata_is_returned(served: Served) -> None:
+    made = served.post("/v1/responses", **BODY, metadata={"a": "b"})
+    assert made.json()["metadata"] == {"a": "b"}
+    assert "x-edgedec-ignored" not in made.headers
+    assert served.post("/v1/responses", **BODY).json()["metadata"] == {}
+
+
+def test_options_of_reasoning_without_effect_are_named(served: Served) -> None:
+    options = {"effort": "low", "summary": "auto", "context": "auto", "mode": "standard"}
+    made = served.post("/v1/responses", **BODY, reasoning=options)
+    assert made.status_code == 200, made.text
+    assert {*made.headers["x-edgedec-ignored"].split(", ")} == {"summary", "context", "mode"}
+    refused = served.post("/v1/responses", **BODY, reasoning={"colour": 1}).json()["error"]
+    assert (refused["param"], refused["code"]) == ("colour", "unknown_parameter")
+
+
 def test_a_message_of_the_assistant_at_the_end_is_not_continued() -> None:
     items = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     assert ResponsesRequest.model_validate({"input": items}).chat().ending == "answer"
@@ -237,6 +278,16 @@ def test_a_stream_that_fails_ends_with_the_failed_response(pinging: Served, scri
     assert rest[-1]["type"] == "response.failed"
     assert rest[-1]["response"]["status"] == "failed"
     assert rest[-1]["response"]["error"]["code"] == "server_error"
+
+
+def test_an_item_that_is_open_when_the_response_fails_is_incomplete() -> None:
+    reply = made_reply(
+        ResponsesReply, {"reasoning_content": "hm"}, {"content": "Once"}, id="resp_1", created=1, echoed={}
+    )
+    for index in range(2):
+        [*reply.part(TextPart(index=index, text="", tokens=(), guessed=False))]
+    (event,) = reply.framing.failed(ApiError(500, "broken"))
+    assert [item["status"] for item in event["response"]["output"]] == ["completed", "incomplete"]
 
 
 def test_thoughts_text_and_calls_become_items() -> None:

@@ -11,7 +11,7 @@ from edgedec.runtime.server.native_completions import NativeReply
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.translation import TranslatedReply
 
-__all__ = ["call", "translated"]
+__all__ = ["call", "made_reply", "translated"]
 
 
 class MadeChat:
@@ -46,6 +46,14 @@ def call(number: int, arguments: str, name: str | None = None) -> dict[str, Any]
     return {"tool_calls": [{"index": number, **head, "function": function}]}
 
 
+def made_reply(
+    kind: type[TranslatedReply], *deltas: dict[str, Any], reason: str = "stop", **options: Any
+) -> TranslatedReply:
+    """Return a translation of a chat, before its first part; the arguments are those of ``translated``."""
+    chat = cast(ChatReply, MadeChat(deltas, reason))
+    return kind(chat, cast(NativeReply, MadeNative()), **options)
+
+
 def translated(
     kind: type[TranslatedReply], *deltas: dict[str, Any], reason: str = "stop", stop: StopReason = "eos", **options: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -58,8 +66,7 @@ def translated(
         stop: the reason of the end.
         options: further arguments of the translation.
     """
-    chat = cast(ChatReply, MadeChat(deltas, reason))
-    reply = kind(chat, cast(NativeReply, MadeNative()), **options)
+    reply = made_reply(kind, *deltas, reason=reason, **options)
     chunks = [*reply.opening()]
     for index in range(len(deltas)):
         chunks += reply.part(TextPart(index=index, text="", tokens=(), guessed=False))
