@@ -215,6 +215,17 @@ class ConversationRequest(ReasoningFields):
     continue_final_message: bool | None = None
 
     @property
+    def _may_continue(self) -> bool:
+        last = self.messages[-1]
+        return last.role == "assistant" and last.content is not None and not last.tool_calls
+
+    @property
+    def ends_twice(self) -> bool:
+        """True if the last two messages are the assistant's, and nothing says whether the second is to be continued."""
+        says = self.continue_final_message is not None or self.add_generation_prompt is not None
+        return self._may_continue and not says and [one.role for one in self.messages[-2:]] == ["assistant"] * 2
+
+    @property
     def ending(self) -> PromptEnding:
         """The end of the prompt. Without a choice, a last message of the assistant is continued, as llama.cpp does.
 
@@ -222,8 +233,7 @@ class ConversationRequest(ReasoningFields):
             ApiError: there is no such message, or ``add_generation_prompt`` asks for another one; or two messages of the
                 assistant are the last ones, and nothing says whether the second is to be continued.
         """
-        last = self.messages[-1]
-        may_continue = last.role == "assistant" and last.content is not None and not last.tool_calls
+        may_continue = self._may_continue
         if self.continue_final_message:
             if self.add_generation_prompt:
                 raise ApiError(
@@ -240,7 +250,7 @@ class ConversationRequest(ReasoningFields):
         if self.continue_final_message:
             return "open"
         if may_continue and self.continue_final_message is None and self.add_generation_prompt is None:
-            if len(self.messages) > 1 and self.messages[-2].role == "assistant":
+            if self.ends_twice:
                 raise ApiError(
                     400,
                     "messages: the last two are the assistant's; set continue_final_message to true to continue the last "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,8 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
 }
 _NAME_CHARACTERS = 64  # characters of a part of a field's name in a message
+# A word that is the name of a field wherever it stands, and no part of a text or of a place in a schema.
+_FIELD = re.compile(r"""(?<![\w/'"#.-])[a-z]+(?:_[a-z]+)+(?![\w/'"-])""")
 _WORDS = 4  # rules of a union that a message names at most
 
 
@@ -117,6 +120,36 @@ class ApiError(HTTPException):
     def body(self) -> dict[str, Any]:
         """The JSON object of the response."""
         return {"error": self.error}
+
+    def renamed(self, names: Mapping[str, str]) -> ApiError:
+        """Return the error with other names of fields, in ``param`` and in the message.
+
+        Parameters:
+            names: the other name of each field, or of a place within one. A name with a full stop at its end stands for all
+                places within it, which have no counterpart: the message then keeps the place.
+        """
+        place, message = self.error["param"], self.message
+        param = place
+        for old in sorted(names, key=len) if place is not None else ():  # the longest one that fits is the last
+            if old.endswith(".") and place.startswith(old):
+                param, message = names[old], f"{names[old]}: in the chat that it becomes, {self.message}"
+            elif f"{place}.".startswith(f"{old}."):
+                param = names[old] + place.removeprefix(old)
+                is_named = self.message.startswith(f"{place}: ")
+                message = param + self.message.removeprefix(place) if is_named else self.message
+        message = _FIELD.sub(lambda field: names.get(field[0], field[0]), message)
+        members = {
+            name: value for name, value in self.error.items() if name not in ("message", "type", "param", "code")
+        }
+        return ApiError(
+            self.status_code,
+            message,
+            param=param,
+            code=self.error["code"],
+            kind=self.error["type"],
+            headers=self.headers,
+            **members,
+        )
 
 
 class ShortMemoryError(ApiError):

@@ -26,6 +26,7 @@ from edgedec.runtime.server.translation import (
     call_beginning,
     chat_request,
     named_event,
+    own_names,
     parsed_arguments,
     schema_format,
     with_tool_names,
@@ -153,6 +154,20 @@ class CountRequest(SamplingRequest):
     output_format: OutputFormat | None = None  # the older name of ``output_config.format``
     max_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
 
+    @property
+    def chat_names(self) -> dict[str, str]:
+        """The names here of a chat's fields. Messages and tools have other numbers in a chat than here."""
+        form = "output_format" if self.output_format is not None else "output_config.format"
+        return {
+            "messages.": "messages",
+            "response_format": form,
+            "response_format.json_schema": form,
+            "reasoning_effort": "output_config.effort",
+            "stop": "stop" if self.stop_sequences is None else "stop_sequences",
+            "tools.": "tools",
+            "tool_choice.function.name": "tool_choice.name",
+        }
+
     def chat(self) -> ChatRequest:
         """Return the chat that the request means.
 
@@ -166,10 +181,10 @@ class CountRequest(SamplingRequest):
         tools = self._tools()
         return chat_request(
             self,
-            "output_config.format",
+            self.chat_names,
             messages=self._messages(),
             tools=tools or None,
-            tool_choice=self._choice() if tools else None,
+            tool_choice=self._choice(),
             parallel_tool_calls=False if self.tool_choice and self.tool_choice.disable_parallel_tool_use else None,
             response_format=None if form is None else schema_format(form.schema_),
             reasoning_effort=config.effort,
@@ -352,9 +367,13 @@ def add_message_routes(router: APIRouter, chats: Chats) -> None:
     @router.post("/v1/messages", response_model=None)
     async def messages(body: MessagesRequest, request: Request) -> Response:
         """Answer a conversation, as Anthropic's server does."""
-        return await chats.answer(body.chat(), request, MessagesReply)
+        chat = body.chat()
+        with own_names(body.chat_names):
+            return await chats.answer(chat, request, MessagesReply)
 
     @router.post("/v1/messages/count_tokens")
     async def count_tokens(body: CountRequest) -> dict[str, Any]:
         """Return the number of tokens of a conversation's prompt, as Anthropic's server does."""
-        return {"input_tokens": await chats.count(body.chat())}
+        chat = body.chat()
+        with own_names(body.chat_names):
+            return {"input_tokens": await chats.count(chat)}

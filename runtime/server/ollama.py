@@ -28,6 +28,7 @@ from edgedec.runtime.server.translation import (
     call_beginning,
     chat_request,
     checked_body,
+    own_names,
     parsed_arguments,
     schema_format,
     text_fields,
@@ -39,6 +40,13 @@ __all__ = ["ChatBody", "GenerateBody", "OllamaReply", "add_ollama_routes"]
 _TEXT_ONLY = "the model reads text only; leave it out"
 _UNTIL_FULL = -2  # a num_predict that ends with the context
 _NS_PER_MS = 1_000_000
+# The names here of a chat's fields, in messages, which are all that an error has here.
+_NAMES = {
+    "max_tokens": "options.num_predict",
+    "response_format": "format",
+    "response_format.json_schema": "format",
+    "reasoning_effort": "think",
+}
 _LOADED = {"done": True, "done_reason": "load"}
 
 
@@ -85,7 +93,7 @@ class CommonBody(RequestBody):
             form = {"type": "json_object"}
         return chat_request(
             self.options or Options(),
-            "format",
+            _NAMES,
             messages=messages,
             tools=tools,
             response_format=form,
@@ -309,7 +317,8 @@ def add_ollama_routes(router: APIRouter, chats: Chats) -> None:
             await chats.load()
             message = {"role": "assistant", "content": ""}
             return JSONResponse({"model": chats.model, "created_at": _now(), "message": message, **_LOADED})
-        return await chats.answer(body.as_chat(), request, lambda *parts: OllamaReply(*parts, member="message"))
+        with own_names(_NAMES):
+            return await chats.answer(body.as_chat(), request, lambda *parts: OllamaReply(*parts, member="message"))
 
     @router.post("/api/generate", response_model=None)
     async def generate(body: GenerateBody, request: Request) -> Response:
@@ -319,7 +328,8 @@ def add_ollama_routes(router: APIRouter, chats: Chats) -> None:
             _check_load(body)
             await chats.load()
             return JSONResponse({"model": chats.model, "created_at": _now(), "response": "", **_LOADED})
-        if body.raw:
-            completion = body.as_completion()
-            return await chats.complete(completion, request, lambda *parts: OllamaReply(*parts, member="response"))
-        return await chats.answer(body.as_chat(), request, lambda *parts: OllamaReply(*parts, member="response"))
+        with own_names(_NAMES):
+            if body.raw:
+                completion = body.as_completion()
+                return await chats.complete(completion, request, lambda *parts: OllamaReply(*parts, member="response"))
+            return await chats.answer(body.as_chat(), request, lambda *parts: OllamaReply(*parts, member="response"))

@@ -20,7 +20,7 @@ from edgedec.runtime.server.request_body import RequestBody
 from edgedec.runtime.server.requests import TOP_LOGPROBS, ChatRequest
 from edgedec.runtime.server.response_events import ResponsesReply
 from edgedec.runtime.server.text_options import SamplingRequest
-from edgedec.runtime.server.translation import Chats, chat_request, schema_format, with_tool_names
+from edgedec.runtime.server.translation import Chats, chat_request, own_names, schema_format, with_tool_names
 from edgedec.runtime.server.typed_parts import TypedPart
 
 __all__ = ["ResponsesRequest", "add_response_routes"]
@@ -28,6 +28,18 @@ __all__ = ["ResponsesRequest", "add_response_routes"]
 _NOTHING_STORED = "the server stores no responses; send all items"
 _NO_SUCH_TOOL = "the server runs no such tool; leave this item out"
 _LOGPROBS = "message.output_text.logprobs"
+# The names here of a chat's fields. Messages and tools have other numbers in a chat than the items that they come from.
+_NAMES = {
+    "messages": "input",
+    "messages.": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "response_format.json_schema": "text.format",
+    "tools.": "tools",
+    "tool_choice.function.name": "tool_choice.name",
+    "tool_choice.allowed_tools.tools.": "tool_choice.tools",
+    "tool_choice.allowed_tools": "tool_choice",
+}
 
 
 class ItemPart(ContentPart):
@@ -164,10 +176,10 @@ class ResponsesRequest(SamplingRequest):
         tools = self._tools()
         return chat_request(
             self,
-            "text.format",
+            _NAMES,
             messages=self._messages(),
             tools=tools or None,
-            tool_choice=self._choice() if tools else None,
+            tool_choice=self._choice(),
             parallel_tool_calls=self.parallel_tool_calls,
             response_format=None if form is None else _response_format(form),
             max_tokens=self.max_output_tokens,
@@ -290,8 +302,10 @@ def add_response_routes(router: APIRouter, chats: Chats) -> None:
         }
         created = int(time.time())
         identity = f"resp_{secrets.token_hex(12)}"
-        return await chats.answer(
-            body.chat(),
-            request,
-            lambda chat, native: ResponsesReply(chat, native, id=identity, created=created, echoed=echoed),
-        )
+        chat = body.chat()
+        with own_names(_NAMES):
+            return await chats.answer(
+                chat,
+                request,
+                lambda *parts: ResponsesReply(*parts, id=identity, created=created, echoed=echoed),
+            )

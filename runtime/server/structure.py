@@ -135,7 +135,7 @@ def tool_use(body: ChatRequest) -> ToolUse | None:
     if not names and choice == "auto":
         return None  # clients send it with an empty list of tools
     if not names:
-        raise ApiError(400, "tool_choice needs tools", param="tool_choice")
+        raise ApiError(400, "tool_choice needs a function in tools", param="tool_choice")
     allowed: tuple[str, ...] | None = None
     required = choice != "auto"
     if isinstance(choice, NamedTool):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -37,6 +38,7 @@ __all__ = [
     "chat_request",
     "checked_body",
     "named_event",
+    "own_names",
     "parsed_arguments",
     "schema_format",
     "text_fields",
@@ -260,21 +262,37 @@ def text_fields(body: SamplingRequest) -> dict[str, Any]:
     return body.model_dump(exclude_none=True, by_alias=True, include=set(SamplingRequest.model_fields))
 
 
-def chat_request(body: SamplingRequest, form: str, **fields: Any) -> ChatRequest:
+@contextmanager
+def own_names(names: Mapping[str, str]) -> Iterator[None]:
+    """Name the fields in the errors of the block as an interface does; ``names`` as in ``ApiError.renamed``."""
+    try:
+        yield
+    except ApiError as error:
+        raise error.renamed(names) from error
+
+
+def chat_request(body: SamplingRequest, names: Mapping[str, str], **fields: Any) -> ChatRequest:
     """Return the chat that a request of another interface means.
 
     Parameters:
         body: the request, whose sampling options are those of the chat.
-        form: name of ``response_format`` in the interface.
+        names: the interface's names of a chat's fields, for errors.
         fields: the other fields of the chat; those that are None are left out.
 
     Raises:
-        ApiError: a value is wrong; the message names the field.
+        ApiError: a value is wrong, or it is not clear how the conversation goes on; the message names the field.
     """
-    if fields.get("tools") and (fields.get("response_format") or {"type": "text"})["type"] != "text":
-        raise ApiError(400, f"{form} and tools: an answer can follow only one", param=form)
     given = {name: value for name, value in fields.items() if value is not None}
-    return checked_body(ChatRequest, text_fields(body) | given)
+    with own_names(names):
+        chat = checked_body(ChatRequest, text_fields(body) | given)
+    if chat.ends_twice:
+        raise ApiError(
+            400,
+            "messages: the last two are the assistant's; join them into one, which the answer continues, or send a message "
+            "of the user after them",
+            param="messages",
+        )
+    return chat
 
 
 def schema_format(schema: Mapping[str, Any], *, strict: bool | None = None) -> dict[str, Any]:

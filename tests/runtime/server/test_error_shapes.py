@@ -89,6 +89,30 @@ def test_head_of_nothing_and_of_a_post(served: Served) -> None:
     assert served.client.head("/v1/chat/completions").status_code == 405
 
 
+def test_an_error_has_the_names_of_fields_of_an_interface() -> None:
+    names = {"messages": "input", "messages.": "input", "max_tokens": "most", "response_format": "form", "a": "b"}
+    cases = [
+        ("messages", "the request is too long", "input", "the request is too long"),
+        (
+            "messages.3.role",
+            "messages.3.role: wrong",
+            "input",
+            "input: in the chat that it becomes, messages.3.role: wrong",
+        ),
+        ("max_tokens", "max_tokens: max_tokens must be 1", "most", "most: most must be 1"),
+        ("response_format.schema", "response_format.schema: it is a", "form.schema", "form.schema: it is a"),
+        ("form", "'max_tokens' at #/properties/max_tokens", "form", "'max_tokens' at #/properties/max_tokens"),
+        ("a.b", "a.b: wrong", "b.b", "b.b: wrong"),
+        ("ab", "ab: wrong", "ab", "ab: wrong"),
+        (None, "messages are few", None, "messages are few"),
+    ]
+    for param, message, other, shown in cases:
+        error = ApiError(429, message, param=param, code="c", kind="k", headers={"Retry-After": "1"}, n_ctx=5)
+        made = error.renamed(names)
+        members = {"message": shown, "type": "k", "param": other, "code": "c", "n_ctx": 5}
+        assert (made.status_code, made.headers, made.error) == (429, {"Retry-After": "1"}, members)
+
+
 def test_all_public_names_of_errors_are_exported() -> None:
     own = [name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__]
     public = {name for name in own if not name.startswith("_")} - {"ErrorMembers"}

@@ -372,7 +372,7 @@ def test_several_prompts_have_their_texts_in_order(served: Served, session: Sess
             "not in tools",
         ),
         ({"tools": [{"type": "function", "function": {"name": "f"}}], "grammar": "start: /a/"}, "grammar", "only one"),
-        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
+        ({"tool_choice": "required"}, "tool_choice", "needs a function"),
         ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs", "set by the server"),
     ],
 )

@@ -101,6 +101,9 @@ def test_a_schema_is_followed(served: Served) -> None:
     form = {"type": "json_schema", "schema": {"enum": ["cat", "dog"]}}
     for fields in ({"output_config": {"format": form}}, {"output_format": form}):
         assert served.post("/v1/messages", **BODY, **fields).json()["content"][0]["text"] in ('"cat"', '"dog"')
+    choice = {"type": "none"}
+    made = served.post("/v1/messages", **BODY, tools=[TOOL], tool_choice=choice, output_format=form).json()
+    assert made["content"][0]["text"] in ('"cat"', '"dog"'), "tools that are not called are no form of the answer"
     refused = served.post("/v1/messages", **BODY, tools=[TOOL], output_config={"format": form})
     assert refused.json()["error"]["param"] == "output_config.format"
 
@@ -203,7 +206,25 @@ def test_what_claude_code_sends_is_taken(served: Served) -> None:
         ({"max_tokens": None}, "max_tokens", "Field required"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name", "missing"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.function.name", "not in tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name", "not in tools"),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
+            "tool_choice",
+            "needs a function",
+        ),
+        ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice", "needs a function"),
+        (
+            {"messages": [*CHAT, *2 * [{"role": "assistant", "content": "a"}]]},
+            "messages",
+            "join them into one, which the answer continues, or send a message of the user",
+        ),
+        ({"tools": [{**TOOL, "name": "a b"}]}, "tools", "tools: in the chat that it becomes, tools.0.function.name: "),
+        (
+            {"tools": [TOOL], "output_format": {"type": "json_schema", "schema": {}}},
+            "output_format",
+            "output_format and",
+        ),
+        ({"stop_sequences": ["x"] * 17}, "stop_sequences", "at most 16"),
         ({"mcp_servers": [{}]}, "mcp_servers", "runs no tools"),
         ({"colour": 1}, "colour", "Unrecognized"),
         ({"stop": "a", "stop_sequences": ["b"]}, "stop", "the same"),

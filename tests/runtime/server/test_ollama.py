@@ -169,6 +169,12 @@ def test_the_model_is_described(served: Served) -> None:
         ),
         ("chat", {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role: Input should be"),
         ("chat", {"options": {"temperature": -1}}, "temperature must be >= 0"),
+        ("chat", {"options": {"num_predict": 2, "min_tokens": 3}}, "must not be above options.num_predict"),
+        (
+            "chat",
+            {"messages": [*CHAT, *2 * [{"role": "assistant", "content": "a"}]]},
+            "messages: the last two are the assistant's; join them into one",
+        ),
         ("chat", {"options": {"mirostat": 1}}, "mirostat: the server does not have this step"),
         ("chat", {"options": {"colour": 1}}, "Unrecognized request argument supplied: colour"),
         ("chat", {"format": "yaml"}, "format: "),

@@ -230,8 +230,14 @@ def test_a_schema_is_followed(served: Served) -> None:
     form = {"type": "json_schema", "name": "pet", "schema": {"enum": ["cat", "dog"]}, "strict": True}
     made = served.post("/v1/responses", **BODY, text={"format": form}).json()
     assert made["output"][0]["content"][0]["text"] in ('"cat"', '"dog"')
-    refused = served.post("/v1/responses", **BODY, text={"format": form}, tools=[TOOL]).json()
-    assert refused["error"]["param"] == "text.format"
+    body = {**BODY, "text": {"format": form}, "tools": [TOOL]}
+    made = served.post("/v1/responses", **body, tool_choice="none").json()
+    assert made["output"][0]["content"][0]["text"] in ('"cat"', '"dog"'), "tools that are not called are no form"
+    refused = served.post("/v1/responses", **body).json()["error"]
+    assert (refused["param"], refused["message"]) == (
+        "text.format",
+        "text.format and tools: an answer can follow only one",
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,7 +260,28 @@ def test_a_schema_is_followed(served: Served) -> None:
         ),
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice", "name a function"),
         ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice", "'required'"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "needs a function"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice", "name a function"),
+        ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice", "needs a function"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name", "not in tools"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+            "tool_choice.tools",
+            "tool_choice.tools: List should have at least 1",
+        ),
+        (
+            {"tools": [{"type": "web_search"}, {**TOOL, "name": "a b"}]},
+            "tools",
+            "tools: in the chat that it becomes, tools.0.function.name: ",
+        ),
         ({"tools": [{"type": "function"}]}, "tools.0.name", "missing"),
+        ({"input": "cat " * 600}, "input", "exceeds the available context size"),
+        ({"min_tokens": 20}, "min_tokens", "must not be above max_output_tokens"),
+        (
+            {"text": {"format": {"type": "json_schema", "schema": {"pattern": "(?=x)"}, "strict": True}}},
+            "text.format",
+            "text.format: ",
+        ),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema", "missing"),
         ({"max_output_tokens": 0}, "max_output_tokens", "greater than or equal to 1"),
         ({"max_tokens": 5}, "max_tokens", "Unrecognized"),
