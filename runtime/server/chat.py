@@ -15,7 +15,7 @@ from edgedec.runtime.grammar.tool_calls import ToolCallDelta, ToolCallParser
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.server.conversations import ConversationRequest
 from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.logprobs import chat_logprobs
+from edgedec.runtime.server.logprobs import Part, TokenParts, chat_logprobs
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_completions import NativeReply
 from edgedec.runtime.server.progress import TextProgress
@@ -24,7 +24,7 @@ from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
 from edgedec.runtime.server.tool_messages import template_calls
 from edgedec.runtime.text.provenance import OutsideMessage
-from edgedec.runtime.text.reasoning import ReasoningSplitter, Thought
+from edgedec.runtime.text.reasoning import ReasoningPlace, ReasoningSplitter, Thought
 
 __all__ = ["FINGERPRINT", "ChatReply", "Usage", "finish_reason", "template_messages"]
 
@@ -138,7 +138,7 @@ class ChatReply:
     _logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     _parsers: dict[int, ToolCallParser] = field(default_factory=dict)
     _splitters: dict[int, ReasoningSplitter] = field(default_factory=dict)
-    _pending: dict[int, list[TokenLogprobs]] = field(default_factory=dict)  # not sent yet, for want of a chunk
+    _pending: dict[int, TokenParts] = field(default_factory=dict)  # tokens that were not sent yet, for want of a chunk
 
     def opening(self) -> Iterator[Chunk]:
         """Yield a chunk for each text that says who speaks, which no later chunk does."""
@@ -161,9 +161,20 @@ class ChatReply:
 
     def _splitter(self, index: int) -> ReasoningSplitter:
         if index not in self._splitters:
-            divided = self.reasoning if self.is_apart else None
-            self._splitters[index] = ReasoningSplitter("after" if divided is None else divided.place)
+            self._splitters[index] = ReasoningSplitter(self._place)
         return self._splitters[index]
+
+    @property
+    def _place(self) -> ReasoningPlace:
+        return self.reasoning.place if self.reasoning is not None and self.is_apart else "after"
+
+    def _parts(self, index: int) -> TokenParts:
+        if index not in self._pending:
+            self._pending[index] = TokenParts(self._spelled, place=self._place, has_tools=self.has_tools)
+        return self._pending[index]
+
+    def _spelled(self, token: int) -> bytes:
+        return self.text.token_bytes(token)
 
     def _divided(self, index: int, text: str | None) -> Iterator[str | ToolCallDelta]:
         """Yield the parts that a further text completes, or those that were held back, if it is None."""
@@ -179,16 +190,25 @@ class ChatReply:
     def _deltas(
         self, index: int, parts: Iterable[str | ToolCallDelta], logprobs: Sequence[TokenLogprobs]
     ) -> Iterator[Chunk]:
-        """Yield a chunk for each part; the first one has the log-probabilities that none had so far."""
+        """Yield a chunk for each part; the first one of its kind has the log-probabilities that none had so far.
+
+        Those of a tag that ends the reasoning have a chunk with empty reasoning, if it comes after the last part of that.
+        """
         self._logprobs.setdefault(index, []).extend(logprobs)
-        self._pending.setdefault(index, []).extend(logprobs)
+        waiting = self._parts(index)
+        waiting.add(logprobs)
         for part in parts:
+            kind: Part = "text"
             if isinstance(part, ToolCallDelta):
                 delta: dict[str, Any] = {"tool_calls": [part.as_json()]}
+                kind = "call"
+            elif isinstance(part, Thought):
+                delta, kind = {"reasoning_content": part}, "reasoning"
             else:
-                delta = {"reasoning_content" if isinstance(part, Thought) else "content": part}
-            shown, self._pending[index] = self._shown(self._pending[index]), []
-            yield self._chunk([self._choice(index, delta, logprobs=shown)])
+                delta = {"content": part}
+            if kind != "reasoning" and (tag := waiting.take("reasoning", surely=True)):
+                yield self._chunk([self._choice(index, {"reasoning_content": ""}, logprobs=self._shown(tag))])
+            yield self._chunk([self._choice(index, delta, logprobs=self._shown(waiting.take(kind)))])
 
     def ending(self, event: TextEnd) -> Iterator[Chunk]:
         """Yield what is left, and the last chunk of a text, which has no content."""
@@ -201,7 +221,7 @@ class ChatReply:
             yield from self._deltas(event.index, [thoughts], [])
         self.usage.add(event, self._reasoning_tokens(event))
         reason = self._reason(event)
-        pending = self._pending[event.index]
+        pending = self._parts(event.index).take("call")
         logprobs = self._shown(pending) if pending else None
         chunk = self._chunk([self._choice(event.index, {}, finish=reason, logprobs=logprobs)])
         yield {**chunk, "timings": timings_json(event.answer.timings), **self._verbose(event)}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
+from edgedec.runtime.grammar import tools
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.model_text import ModelText
+from edgedec.runtime.text.reasoning import BEGIN, END, ReasoningPlace
 
-__all__ = ["LEAST", "TokenOffsets", "chat_logprobs", "completion_logprobs"]
+__all__ = ["LEAST", "Part", "TokenOffsets", "TokenParts", "chat_logprobs", "completion_logprobs"]
 
+Part = Literal["reasoning", "text", "call"]
+PARTS: tuple[Part, ...] = get_args(Part)  # parts of an answer, in their order
+_THINK, _END_THINK, _CALL = BEGIN.encode(), END.encode(), tools.BEGIN.encode()
 LEAST = -9999.0  # stands for minus infinity, which JSON does not have
 
 
@@ -26,6 +31,75 @@ def chat_logprobs(text: ModelText, logprobs: Sequence[TokenLogprobs]) -> dict[st
 def _entry(text: ModelText, token: int, logprob: float) -> dict[str, Any]:
     raw = text.token_bytes(token)
     return {"token": raw.decode(errors="replace"), "logprob": max(logprob, LEAST), "bytes": list(raw)}
+
+
+class TokenParts:
+    """The tokens of a chat's answer that no chunk has shown yet, each with the part of the answer that it belongs to.
+
+    A token of the closing tag of the reasoning, and of the blanks after it, belongs to the reasoning; one of the tag that
+    begins a call belongs to the call.
+
+    Parameters:
+        spelled: returns the bytes of a token.
+        place: place at which the answer begins; "after" if the reasoning is not divided from the content.
+        has_tools: True if the answer may have calls of tools.
+    """
+
+    def __init__(self, spelled: Callable[[int], bytes], *, place: ReasoningPlace, has_tools: bool) -> None:
+        self._spelled, self._has_tools = spelled, has_tools
+        self._phase = {"within": "thoughts", "before": "start", "after": "content"}[place]
+        self._text = b""  # text in which a tag may begin
+        self._waiting: list[tuple[int, TokenLogprobs]] = []  # with the number of the part; -1: of any
+
+    def add(self, tokens: Sequence[TokenLogprobs]) -> None:
+        """Append tokens that follow."""
+        for item in tokens:
+            raw = self._spelled(item.token)
+            self._text += raw
+            part = self._part(raw)  # may make the list anew
+            self._waiting.append((part, item))
+
+    def _part(self, raw: bytes) -> int:
+        """Return the number of the part of a token, and correct those of the tokens before it that have a tag with it."""
+        if self._phase == "start" and not _THINK.startswith(start := self._text.lstrip()):
+            self._phase = "thoughts" if start.startswith(_THINK) else "content"
+        if self._phase == "start":
+            return -1
+        if self._phase == "thoughts":
+            if _END_THINK not in self._text:
+                self._text = self._text[1 - len(_END_THINK) :]
+                return -1
+            self._phase = "blanks"
+            self._waiting = [(PARTS.index("reasoning"), item) for _, item in self._waiting]
+            return PARTS.index("reasoning")
+        if self._phase == "blanks" and not raw.strip():
+            return PARTS.index("reasoning")
+        if self._phase == "blanks":
+            self._phase, self._text = "content", raw
+        if self._phase == "content" and self._has_tools:
+            _, begin, after = self._text.partition(_CALL)
+            if begin:
+                self._phase = "calls"
+                self._give_to_call(len(begin) + len(after) - len(raw))
+            self._text = self._text[1 - len(_CALL) :]
+        return PARTS.index("call" if self._phase == "calls" else "text")
+
+    def _give_to_call(self, nbytes: int) -> None:
+        """Give the tokens of the last ``nbytes`` bytes to the call."""
+        at = len(self._waiting)
+        while nbytes > 0 and at > 0:
+            at -= 1
+            nbytes -= len(self._spelled(self._waiting[at][1].token))
+        self._waiting[at:] = [(PARTS.index("call"), item) for _, item in self._waiting[at:]]
+
+    def take(self, part: Part, *, surely: bool = False) -> list[TokenLogprobs]:
+        """Return the first tokens, and forget them: those up to the end of a part, or with ``surely`` of it alone."""
+        last = PARTS.index(part)
+        count = 0
+        while count < len(self._waiting) and self._waiting[count][0] in range(0 if surely else -1, last + 1):
+            count += 1
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return [item for _, item in taken]
 
 
 class TokenOffsets:

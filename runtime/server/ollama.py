@@ -246,9 +246,8 @@ class OllamaReply(TranslatedReply):
         """Yield a call. One that was cut off within its arguments is text, as the model wrote it."""
         if block.kind == "call":
             call = _call(block)
-            yield (self._line(call_beginning(block)) if call is None else self._line(tool_calls=[call])) | {
-                "done": False
-            }
+            line = self._line(call_beginning(block)) if call is None else self._line(tool_calls=[call])
+            yield line | {"done": False} | ({"logprobs": block.logprobs} if block.logprobs else {})
 
     def finished(self) -> Iterator[Chunk]:
         """Yield the last line, which has no text and all figures."""

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from pydantic import ValidationError
@@ -21,6 +21,7 @@ from edgedec.runtime.grammar.tools import BEGIN
 from edgedec.runtime.server.chat import ChatReply
 from edgedec.runtime.server.completions import CompletionReply
 from edgedec.runtime.server.errors import ApiError, invalid_value
+from edgedec.runtime.server.logprobs import Part
 from edgedec.runtime.server.native_completions import NativeReply
 from edgedec.runtime.server.progress import TextProgress
 from edgedec.runtime.server.request_body import RequestBody
@@ -45,7 +46,6 @@ __all__ = [
     "with_tool_names",
 ]
 
-BlockKind = Literal["reasoning", "text", "call"]
 B = TypeVar("B", bound=RequestBody)
 
 
@@ -62,7 +62,7 @@ class Block:
     """
 
     index: int
-    kind: BlockKind
+    kind: Part
     text: str = ""
     id: str = ""
     name: str = ""
@@ -166,9 +166,20 @@ class TranslatedReply(ABC):
         if text := delta.get("content"):
             yield from self._add("text", text, logprobs)
         for call in delta.get("tool_calls") or ():
-            yield from self._add_call(call)
+            yield from self._add_call(call, logprobs)
+        if logprobs and not any(delta.get(name) for name in ("reasoning_content", "content", "tool_calls")):
+            yield from self._add_tokens(logprobs, of_tag="reasoning_content" in delta)
 
-    def _add(self, kind: BlockKind, text: str, logprobs: list[dict[str, Any]]) -> Iterator[Chunk]:
+    def _add_tokens(self, logprobs: list[dict[str, Any]], *, of_tag: bool) -> Iterator[Chunk]:
+        """Add tokens without a text of their own to the block that is open; those of a tag alone have no other."""
+        if self.open_block is None and not of_tag:
+            yield from self._add("text", "", logprobs)
+        elif self.open_block is not None:
+            self.open_block.logprobs += logprobs
+            if self.open_block.kind != "call":
+                yield from self.continued(self.open_block, "", logprobs)
+
+    def _add(self, kind: Part, text: str, logprobs: list[dict[str, Any]]) -> Iterator[Chunk]:
         block = self.open_block
         if block is None or block.kind != kind:
             block = Block(index=len(self.blocks), kind=kind)
@@ -177,13 +188,14 @@ class TranslatedReply(ABC):
         block.logprobs += logprobs
         yield from self.continued(block, text, logprobs)
 
-    def _add_call(self, call: Mapping[str, Any]) -> Iterator[Chunk]:
+    def _add_call(self, call: Mapping[str, Any], logprobs: list[dict[str, Any]]) -> Iterator[Chunk]:
         function, number = call["function"], call["index"]
         if number not in self._calls:
             block = Block(index=len(self.blocks), kind="call", id=call["id"], name=function["name"])
             self._calls[number] = block
             yield from self._start(block)
         block = self._calls[number]
+        block.logprobs += logprobs
         if arguments := function.get("arguments"):
             block.text += arguments
             yield from self.continued(block, arguments, [])

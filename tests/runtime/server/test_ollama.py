@@ -55,6 +55,18 @@ def test_a_chat_is_a_stream_unless_it_says_no(served: Served) -> None:
     assert "eval_count" not in stream[0]
 
 
+def test_log_probabilities(served: Served) -> None:
+    body = {**BODY, "options": {"temperature": 0, "num_predict": 60, "stop": "."}, "logprobs": True}
+    whole = served.post("/api/chat", **body, stream=False).json()
+    assert "".join(item["token"] for item in whole["logprobs"]) == whole["message"]["content"] + "."
+    stream = lines(served.post("/api/chat", **body))
+    assert [item for line in stream for item in line.get("logprobs", ())] == whole["logprobs"]
+    called = {**body, "options": {"num_predict": 120, "seed": 3, "grammar": None}, "tools": [TOOL]}
+    stream = lines(served.post("/api/chat", **called))
+    tokens = [item["token"] for line in stream for item in line.get("logprobs", ())]
+    assert len(tokens) in (stream[-1]["eval_count"], stream[-1]["eval_count"] - 1), "an end token has no content"
+
+
 def test_a_prompt_is_a_chat_and_a_raw_one_is_not(served: Served, session: Session) -> None:
     greedy = SamplingConfig(temperature=0)
     expected = session.generate(session.encode_chat(CHAT), n_predict=12, sampling=greedy).text

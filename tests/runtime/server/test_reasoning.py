@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from edgedec.errors import UsageError
 from edgedec.runtime.answer import Answer, StopReason, Timings
 from edgedec.runtime.grammar.reasoning import Reasoning
+from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
 from edgedec.runtime.server.conversations import ConversationRequest
 from edgedec.runtime.server.ignored_fields import HEADER
+from edgedec.runtime.server.logprobs import Part, TokenParts
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.reasoning import ReasoningSettings
 from edgedec.runtime.server.submission import TextEnd, TextPart
@@ -177,6 +179,56 @@ def test_tools_are_called_after_the_reasoning(thinking: Served) -> None:
     reasoning, content, calls = streamed(thinking, **body)
     assert (reasoning, content) == (choice["message"]["reasoning_content"], "")
     assert "".join(part["function"]["arguments"] for part in calls) == call["function"]["arguments"]
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_each_part_of_a_translated_answer_has_its_own_tokens(thinking: Served, calls: bool) -> None:
+    shared = {"temperature": 0, "reasoning": {"max_tokens": 4}}
+    tool = {"type": "function", **TOOLS[0]["function"], "strict": False}
+    body = {**shared, "input": USER["content"], "max_output_tokens": 90, "top_logprobs": 1}
+    body |= {"tools": [tool], "tool_choice": "required"} if calls else {}
+    whole = thinking.post("/v1/responses", **body).json()
+    thoughts, *others = whole["output"]
+    assert thoughts["type"] == "reasoning"
+    response = thinking.post("/v1/responses", **body, stream=True)
+    events = [
+        json.loads(line.removeprefix("data: ")) for line in response.text.split("\n") if line.startswith("data: ")
+    ]
+    output = events[-1]["response"]["output"]
+    assert [item.get("content") for item in output] == [item.get("content") for item in whole["output"]]
+    texts = [item["content"][0] for item in others if item["type"] == "message"]
+    assert len(texts) == (0 if calls else 1)
+    for part in texts:
+        assert "".join(item["token"] for item in part["logprobs"]).lstrip() == part["text"]
+        shown = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]
+        assert [item for items in shown for item in items] == part["logprobs"]
+
+    options = {"temperature": 0, "num_predict": 60}
+    chat: dict[str, Any] = {"messages": [USER], "options": options, "logprobs": True, "tools": TOOLS if calls else None}
+    made = thinking.post("/api/chat", **chat, stream=False).json()
+    lines = [json.loads(line) for line in thinking.post("/api/chat", **chat).text.splitlines()]
+    assert [item for line in lines for item in line.get("logprobs", ())] == made["logprobs"]
+
+
+SPELLED = ["<think>", "hm", " ", "</", "think", ">", "\n", " a", "b<", "tool_", "call>", "{}"]
+
+
+@pytest.mark.parametrize(
+    ("place", "tokens", "parts"),
+    [
+        ("before", SPELLED, ["<think>hm </think>\n", " a", "b<tool_call>{}"]),
+        ("within", SPELLED[1:], ["hm </think>\n", " a", "b<tool_call>{}"]),
+        ("after", SPELLED[7:], ["", " a", "b<tool_call>{}"]),
+        ("after", SPELLED[:7], ["", "<think>hm </think>\n", ""]),
+        ("before", ["a ", *SPELLED[3:7]], ["", "a </think>\n", ""]),
+    ],
+)
+def test_tokens_belong_to_parts(place: ReasoningPlace, tokens: list[str], parts: list[str]) -> None:
+    waiting = TokenParts(lambda token: tokens[token].encode(), place=place, has_tools=True)
+    waiting.add([TokenLogprobs(token=token, logprob=0.0, top=()) for token in range(len(tokens))])
+    names: tuple[Part, ...] = ("reasoning", "text", "call")
+    taken = [waiting.take(part, surely=part == "reasoning") for part in names]
+    assert ["".join(tokens[item.token] for item in items) for items in taken] == parts
 
 
 def test_a_continued_message_tells_whether_its_reasoning_is_open(thinking: Served) -> None:

@@ -221,9 +221,14 @@ def test_log_probabilities(served: Served) -> None:
     content = made["output"][0]["content"][0]
     assert "".join(item["token"] for item in content["logprobs"]) == content["text"]
     assert {len(item["top_logprobs"]) for item in content["logprobs"]} == {2}
-    stream = events(served.post("/v1/responses", **BODY, top_logprobs=2, stream=True))
-    parts = [event["logprobs"] for event in stream if event["type"] == "response.output_text.delta"]
-    assert [item for part in parts for item in part] == content["logprobs"]
+    stopped = {**BODY, "max_output_tokens": 60, "stop": "."}
+    whole = served.post("/v1/responses", **stopped, top_logprobs=2).json()["output"][0]["content"][0]
+    assert "".join(item["token"] for item in whole["logprobs"]) == whole["text"] + ".", "the last tokens have no text"
+    for body, expected in ((BODY, content), (stopped, whole)):
+        stream = events(served.post("/v1/responses", **body, top_logprobs=2, stream=True))
+        parts = [event["logprobs"] for event in stream if event["type"] == "response.output_text.delta"]
+        assert [item for part in parts for item in part] == expected["logprobs"]
+        assert stream[-1]["response"]["output"][0]["content"][0] == expected
 
 
 def test_a_schema_is_followed(served: Served) -> None:
