@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from edgedec.runtime.server.conversations import MESSAGES, TOOLS, ToolDefinition
-from edgedec.runtime.server.errors import error_body, not_supported
+from edgedec.runtime.server.errors import ApiError, error_body, not_supported
 from edgedec.runtime.server.ignored_fields import note_ignored
 from edgedec.runtime.server.request_body import OF_OTHER_SERVERS, RequestBody
 from edgedec.runtime.server.requests import TOP_LOGPROBS, ChatRequest, CompletionRequest
@@ -206,10 +206,16 @@ class GenerateBody(CommonBody):
     def as_completion(self) -> CompletionRequest:
         """Return the continuation of a plain text that a raw request means."""
         chat = self.chat([{"role": "user", "content": self.prompt}])
+        if self.think is not None:
+            note_ignored("think")  # a raw prompt says itself whether the model thinks
+        top = chat.top
         fields = text_fields(chat) | {"prompt": self.prompt, "max_tokens": chat.max_tokens, "logprobs": None}
-        if self.logprobs:
+        if top is not None:
             raise not_supported("logprobs", "a raw prompt has none here; ask /v1/completions")
         if self.format:
+            if chat.forms:
+                form = next(iter(chat.forms))
+                raise ApiError(400, f"format and options.{form}: an answer can follow only one", param="format")
             fields["json_schema"] = self.format if isinstance(self.format, dict) else {"type": "object"}
         return checked_body(CompletionRequest, {name: value for name, value in fields.items() if value is not None})
 
@@ -294,11 +300,13 @@ def _now() -> str:
 
 
 def _check_load(body: CommonBody) -> None:
-    """Check a request without a prompt, which loads the model.
+    """Check a request without a prompt, which loads the model. Its other fields have no effect, and are noted.
 
     Raises:
         ApiError: it is to be unloaded.
     """
+    given = {name for name in body.model_fields_set if getattr(body, name) not in (None, "", [], False)}
+    note_ignored(*sorted(given - {"model", "stream"}))
     if body.keep_alive in (0, "0", "0s", "0m"):
         raise not_supported(
             "keep_alive", "the model is not unloaded on request; start the server with --idle-unload SECONDS"

@@ -22,6 +22,7 @@ __all__ = ["add_ollama_model_routes"]
 
 # The version of Ollama whose interface this is; its clients ask for it to know what they may send.
 _INTERFACE_VERSION = "0.12.0"
+_LATEST = ":latest"  # the tag of a name that has none
 _THINKS = re.compile(r"\b(enable_thinking|reasoning_effort)\b|<think>")
 _SHOWN_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n")
 
@@ -87,7 +88,7 @@ def add_ollama_model_routes(
         name = body.name if body.model is None else body.model
         if name is None:
             raise ApiError(400, "model: it is missing", param="model")
-        if name.removesuffix(":latest") != settings.model_name:
+        if name.removesuffix(_LATEST) != settings.model_name.removesuffix(_LATEST):
             raise ApiError(404, f"there is no such model; the server has {settings.model_name}", param="model")
         known = await facts()
         options = [f"{option} {getattr(settings.sampling, option):g}" for option in _SHOWN_OPTIONS]

@@ -15,8 +15,9 @@ from edgedec.runtime.server.chat import ChatReply, Usage
 from edgedec.runtime.server.ollama import ChatBody, OllamaReply
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.session import Session
+from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.made_chat import call, translated
-from tests.runtime.server.support.serving import Served
+from tests.runtime.server.support.serving import Served, serving
 
 QUESTION = "Tell me a story about a cat."
 CHAT = [{"role": "user", "content": QUESTION}]
@@ -73,7 +74,9 @@ def test_a_prompt_is_a_chat_and_a_raw_one_is_not(served: Served, session: Sessio
     made = served.post("/api/generate", model="any", prompt=QUESTION, options=OPTIONS, stream=False).json()
     assert made["response"] == expected
     continued = session.generate(QUESTION, n_predict=12, sampling=greedy).text
-    raw = lines(served.post("/api/generate", model="any", prompt=QUESTION, options=OPTIONS, raw=True))
+    response = served.post("/api/generate", model="any", prompt=QUESTION, options=OPTIONS, raw=True, think=False)
+    assert response.headers["x-edgedec-ignored"] == "think"
+    raw = lines(response)
     assert "".join(line["response"] for line in raw) == continued != expected
     count = made["prompt_eval_count"]
     system = served.post(
@@ -143,6 +146,9 @@ def test_a_request_without_a_prompt_loads(served: Served) -> None:
     for path in ("/api/chat", "/api/generate"):
         made = served.post(path, model="any", messages=[] if path == "/api/chat" else None).json()
         assert (made["done"], made["done_reason"]) == (True, "load")
+        response = served.post(path, model="any", keep_alive="5m", think=True, stream=False, options={"num_ctx": 64})
+        assert response.json()["done_reason"] == "load"
+        assert response.headers["x-edgedec-ignored"] == "num_ctx, keep_alive, options, think"
         refused = served.post(path, model="any", keep_alive=0)
         assert refused.status_code == 400
         assert "--idle-unload" in refused.json()["error"]
@@ -167,6 +173,9 @@ def test_the_model_is_described(served: Served) -> None:
     assert "temperature 0.8" in shown["parameters"]
     assert served.client.get("/api/ps").json()["models"][0]["context_length"] == 512
     assert served.client.get("/api/version").json()["version"].count(".") == 2
+    with serving(lambda: ScriptedSession().real, model_name="pet:latest") as tagged:
+        for name in ("pet", "pet:latest"):
+            assert tagged.post("/api/show", model=name).status_code == 200
     missing = served.post("/api/show", model="llama3")
     assert (missing.status_code, missing.json()) == (404, {"error": "there is no such model; the server has a model"})
 
@@ -197,6 +206,17 @@ def test_the_model_is_described(served: Served) -> None:
         ("generate", {"prompt": "x", "images": ["AA=="]}, "images: the model reads"),
         ("generate", {"prompt": "x", "raw": True, "system": "s"}, "system: a raw prompt"),
         ("generate", {"prompt": "x", "raw": True, "logprobs": True}, "logprobs: a raw prompt"),
+        ("generate", {"prompt": "x", "raw": True, "top_logprobs": 2}, "top_logprobs needs logprobs"),
+        (
+            "generate",
+            {"prompt": "x", "raw": True, "format": CLOSED, "options": {"json_schema": {"type": "integer"}}},
+            "format and options.json_schema: an answer can follow only one",
+        ),
+        (
+            "generate",
+            {"prompt": "x", "format": CLOSED, "options": {"json_schema": {"type": "integer"}}},
+            "json_schema and format: an answer can follow only one",
+        ),
         ("generate", {"prompt": "x", "width": 5}, "width: the model"),
     ],
 )

@@ -79,7 +79,7 @@ def serving(
     service = ModelService(
         open_session, queue_limit=queue_limit, idle_unload_s=idle_unload_s, chat_template=chat_template
     )
-    gate = create_app(service, ServerSettings(model_name="a model", **settings), log)
+    gate = create_app(service, ServerSettings(**{"model_name": "a model", **settings}), log)
     sock = listen("127.0.0.1", 0)
     server = http_server(gate)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
