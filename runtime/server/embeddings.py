@@ -1,13 +1,16 @@
 """Embeddings: ``/v1/embeddings`` as OpenAI has it, and ``/embedding``, which is also ``/embeddings``, as llama.cpp has it.
 
+Ollama's ``/api/embed``, and the older ``/api/embeddings`` with one text, are translations of the first.
+
 A text is read in the passes that it shares with texts that are being written, and waits in their queue.
 """
 
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -26,6 +29,7 @@ from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.streaming import cancelled_on_disconnect, compact_json
 from edgedec.runtime.server.submission import GoneError, TextEnd, TextRequest
+from edgedec.runtime.server.translation import own_names
 
 __all__ = ["EmbeddingsRequest", "embedding_routes", "embeddings_json"]
 
@@ -85,6 +89,26 @@ class EmbeddingsRequest(RequestBody):
         return compact_json(vector.tolist())
 
 
+class OllamaEmbeddings(RequestBody):
+    """The members that the bodies of Ollama's two endpoints share. A text is never shortened, so ``truncate`` is named."""
+
+    ignored: ClassVar[frozenset[str]] = frozenset(["truncate", "keep_alive", "options"])
+    model: str | None = None
+
+
+class EmbedBody(OllamaEmbeddings):
+    """The body of ``/api/embed``."""
+
+    input: str | Annotated[list[str], Field(fail_fast=True)]
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class OneEmbeddingBody(OllamaEmbeddings):
+    """The body of ``/api/embeddings``."""
+
+    prompt: str
+
+
 def embeddings_json(facts: ModelFacts, settings: ServerSettings) -> dict[str, Any] | None:
     """Return what embeddings are made of, for ``/props``; None if the model was loaded without them."""
     if not facts.embedding_size:
@@ -122,6 +146,28 @@ def embedding_routes(service: ModelService, settings: ServerSettings) -> APIRout
             return b"[%s]" % b",".join(b'{"index":%d,"embedding":[%s]}' % item for item in enumerate(shown))
 
         return await answered(body, request, answer)
+
+    @router.post("/api/embed", response_model=None)
+    async def embed(body: EmbedBody, request: Request) -> Response:
+        """Return the embeddings of one or several texts, as Ollama's server does. Times are in nanoseconds."""
+        began = time.monotonic_ns()
+
+        def answer(shown: Sequence[bytes], tokens: int) -> bytes:
+            figures = {"total_duration": time.monotonic_ns() - began, "load_duration": 0, "prompt_eval_count": tokens}
+            head = compact_json({"model": settings.model_name, **figures})
+            return b'%s,"embeddings":[%s]}' % (head[:-1], b",".join(shown))
+
+        return await answered(EmbeddingsRequest(input=body.input, dimensions=body.dimensions), request, answer)
+
+    @router.post("/api/embeddings", response_model=None)
+    async def one_embedding(body: OneEmbeddingBody, request: Request) -> Response:
+        """Return the embedding of one text, as Ollama's older endpoint does."""
+
+        def answer(shown: Sequence[bytes], tokens: int) -> bytes:
+            return b'{"embedding":%s}' % shown[0]
+
+        with own_names({"input": "prompt"}):
+            return await answered(EmbeddingsRequest(input=body.prompt), request, answer)
 
     async def answered(body: EmbeddingsRequest, request: Request, answer: _Answer) -> Response:
         encoders = [plain_encoder(service, pieces, param=body.param) for pieces in body.texts]

@@ -67,6 +67,40 @@ def test_the_shape_is_llama_cpps(embedding: Served, session: Session, path: str)
     assert (np.array(answer[0]["embedding"][0], np.float32) == session.embed(TEXTS[0])).all()
 
 
+def test_the_shape_is_ollamas(embedding: Served, session: Session) -> None:
+    expected = [session.embed(text) for text in TEXTS]
+    body = {"model": "any", "options": {"num_ctx": 64}, "truncate": True, "keep_alive": "5m"}
+    response = embedding.post("/api/embed", input=TEXTS, **body)
+    assert {*response.headers["x-edgedec-ignored"].split(", ")} == {"truncate", "keep_alive", "options"}
+    answer = response.json()
+    assert equal([np.array(vector, np.float32) for vector in answer["embeddings"]], expected)
+    assert answer["prompt_eval_count"] == sum(len(session.encode(text)) for text in TEXTS)
+    assert answer["model"] == "a model"
+    assert answer["total_duration"] > 0
+    (one,) = embedding.post("/api/embed", input=TEXTS[0], dimensions=len(expected[0])).json()["embeddings"]
+    older = embedding.post("/api/embeddings", model="any", prompt=TEXTS[0]).json()
+    assert older == {"embedding": one} == {"embedding": answer["embeddings"][0]}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        ("embed", {}, "input: Field required"),
+        ("embed", {"input": []}, "input: a list must have 1 to"),
+        ("embed", {"input": [1, 2]}, "input.0: Input should be a valid string"),
+        ("embed", {"input": "x", "dimensions": 3}, "dimensions: the model's embeddings have"),
+        ("embed", {"input": "x", "colour": 3}, "Unrecognized request argument supplied: colour"),
+        ("embed", {"input": "cat " * 600}, "exceeds the available context size"),
+        ("embeddings", {}, "prompt: Field required"),
+        ("embeddings", {"prompt": "cat " * 600}, "exceeds the available context size"),
+    ],
+)
+def test_wrong_requests_in_ollamas_form(embedding: Served, path: str, fields: dict[str, Any], words: str) -> None:
+    response = embedding.post(f"/api/{path}", **fields)
+    assert (response.status_code, [*response.json()]) == (400, ["error"]), response.text
+    assert words in response.json()["error"]
+
+
 def test_ids_stand_for_texts(embedding: Served, session: Session) -> None:
     ids = [session.encode(text).tolist() for text in TEXTS[:2]]
     expected = [session.embed(text) for text in TEXTS[:2]]
