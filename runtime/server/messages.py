@@ -52,6 +52,7 @@ class ContentBlock(TypedPart):
         "tool_use": ("id", "name", "input"),
         "tool_result": ("tool_use_id",),
     }
+    takes: ClassVar[dict[str, tuple[str, ...]]] = {"tool_result": ("content", "is_error")}
     refused: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("image", "document", "search_result", "browser_state"), _TEXT_ONLY),
         "container_upload": _NO_FILES,
@@ -194,7 +195,7 @@ class CountRequest(SamplingRequest):
         )
 
     def _messages(self) -> list[dict[str, Any]]:
-        system = [] if self.system is None else [{"role": "system", "content": _plain(self.system)}]
+        system = [] if self.system is None else [{"role": "system", "content": _text_of(self.system, "system")}]
         messages = [one for message in self.messages for one in _chat_messages(message.role, message.content)]
         return with_tool_names([*system, *messages])
 
@@ -219,7 +220,10 @@ class CountRequest(SamplingRequest):
     def _thinking(self) -> dict[str, Any] | None:
         if self.thinking is None:
             return None
-        kind = "enabled" if self.thinking.type == "between_tools" else self.thinking.type
+        kind = self.thinking.type
+        if kind == "between_tools":
+            note_ignored("thinking.type=between_tools")  # the model thinks before the answer or not at all
+            kind = "enabled"
         return {**self.thinking.model_dump(exclude_none=True), "type": kind}
 
 
@@ -230,10 +234,17 @@ class MessagesRequest(CountRequest):
 
 
 def _plain(content: Content) -> str | list[dict[str, Any]]:
-    """Return a content that has text only."""
+    """Return the text of a content."""
     if isinstance(content, str):
         return content
     return [{"type": "text", "text": block.text or ""} for block in content if block.type == "text"]
+
+
+def _text_of(content: Content, place: str) -> str | list[dict[str, Any]]:
+    """Return a content in which only text has a meaning; blocks of other types are named as left out."""
+    others = () if isinstance(content, str) else [block.type for block in content if block.type != "text"]
+    note_ignored(*(f"{place}.type={kind}" for kind in others))
+    return _plain(content)
 
 
 def _chat_messages(role: str, content: Content) -> Iterator[dict[str, Any]]:
@@ -248,7 +259,7 @@ def _chat_messages(role: str, content: Content) -> Iterator[dict[str, Any]]:
                 yield _chat_message(role, kept)
                 kept = []
             result: dict[str, Any] = {"role": "tool", "tool_call_id": block.tool_use_id, "is_error": block.is_error}
-            yield {**result, "content": _plain(block.content or "")}
+            yield {**result, "content": _text_of(block.content or "", "tool_result")}
         else:
             kept.append(block)
     if kept or not content:

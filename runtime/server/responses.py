@@ -28,6 +28,7 @@ __all__ = ["ResponsesRequest", "add_response_routes"]
 _NOTHING_STORED = "the server stores no responses; send all items"
 _NO_SUCH_TOOL = "the server runs no such tool; leave this item out"
 _LOGPROBS = "message.output_text.logprobs"
+_CHOICE_MEMBERS = {"function": ("type", "name"), "allowed_tools": ("type", "mode", "tools")}
 # The names here of a chat's fields. Messages and tools have other numbers in a chat than the items that they come from.
 _NAMES = {
     "messages": "input",
@@ -60,6 +61,10 @@ class InputItem(TypedPart):
         "function_call": ("call_id", "name"),
         "function_call_output": ("call_id", "output"),
         "reasoning": (),
+    }
+    takes: ClassVar[dict[str, tuple[str, ...]]] = {
+        "function_call": ("arguments", "parsed_arguments"),
+        "reasoning": ("content", "summary"),
     }
     refused: ClassVar[dict[str, str]] = {
         "item_reference": _NOTHING_STORED,
@@ -238,6 +243,9 @@ class ResponsesRequest(SamplingRequest):
         if not isinstance(choice, dict):
             return choice
         kind = choice.get("type")
+        note_ignored(
+            *(f"tool_choice.{name[:64]}" for name in choice if name not in _CHOICE_MEMBERS.get(str(kind), choice))
+        )
         if kind == "function":
             return {"type": "function", "function": {"name": choice.get("name")}}
         if kind != "allowed_tools":

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
+from edgedec.runtime.server.ignored_fields import note_ignored
 from edgedec.runtime.server.request_body import RequestBody
 
 __all__ = ["TypedPart"]
@@ -15,9 +16,13 @@ _SHOWN = 64  # characters of an unknown type in a message
 
 
 class TypedPart(RequestBody):
-    """A part whose ``type`` says which members it has. The error of a wrong one has its place in the body."""
+    """A part whose ``type`` says which members it has. The error of a wrong one has its place in the body.
+
+    Members of other types have no effect, and are named in the response.
+    """
 
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # type -> members that must be there
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # type -> further members that have a meaning
     refused: ClassVar[Mapping[str, str]] = {}  # type -> reason why such a part is refused
     default: ClassVar[str] = ""  # type of a part that does not say it; empty: it must
 
@@ -35,4 +40,7 @@ class TypedPart(RequestBody):
             raise ValueError(f"the type must be one of {known}, and is {shown}")
         if missing := [name for name in cls.needs[kind] if data.get(name) is None]:
             raise ValueError(f"{kind} needs the member {missing[0]}")
-        return {**data, "type": kind}
+        own = ("type", *cls.needs[kind], *cls.takes.get(kind, ()))
+        others = [name for name in cls.model_fields if name not in own and data.get(name) is not None]
+        note_ignored(*(f"{kind}.{name}" for name in others))
+        return {**{name: value for name, value in data.items() if name not in others}, "type": kind}

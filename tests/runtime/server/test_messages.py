@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.server.ignored_fields import collected
 from edgedec.runtime.server.messages import CountRequest, MessagesReply
 from edgedec.runtime.session import Session
 from tests.runtime.server.support.made_chat import call, translated
@@ -152,6 +153,20 @@ def test_what_a_replayed_message_has_besides_its_content_is_named(served: Served
     assert response.status_code == 200, response.text
     names = "id, type, model, stop_reason, stop_sequence, usage"
     assert {*names.split(", ")} == {*response.headers["x-edgedec-ignored"].split(", ")}
+
+
+def test_what_has_no_meaning_is_named() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "x", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [thought], "text": "x"}
+    messages = [*CHAT, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [result]}]
+    with collected() as names:
+        CountRequest.model_validate(
+            {"messages": messages, "system": [USE], "thinking": {"type": "between_tools"}}
+        ).chat()
+    assert {*names} == {
+        *("thinking.input", "signature", "tool_result.type=thinking", "tool_result.text", "system.type=tool_use"),
+        "thinking.type=between_tools",
+    }
 
 
 def test_what_claude_code_sends_is_taken(served: Served) -> None:

@@ -180,6 +180,21 @@ def test_options_of_reasoning_without_effect_are_named(served: Served) -> None:
     assert (refused["param"], refused["code"]) == ("colour", "unknown_parameter")
 
 
+def test_members_without_a_meaning_are_named() -> None:
+    items = [
+        {"role": "user", "content": "q", "call_id": "c", "output": "o"},
+        {"type": "function_call", "call_id": "c", "name": "note", "arguments": "{}", "content": "x"},
+        {"type": "function_call_output", "call_id": "c", "output": "o", "summary": [], "role": "user"},
+    ]
+    choice = {"type": "function", "name": "note", "colour": 1}
+    with collected() as names:
+        messages(input=items, tools=[TOOL], tool_choice=choice)
+    assert {*names} == {
+        *("message.call_id", "message.output", "function_call.content"),
+        *("function_call_output.summary", "function_call_output.role", "tool_choice.colour"),
+    }
+
+
 def test_a_message_of_the_assistant_at_the_end_is_not_continued() -> None:
     items = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     assert ResponsesRequest.model_validate({"input": items}).chat().ending == "answer"
