@@ -184,7 +184,7 @@ def test_tools_are_called_after_the_reasoning(thinking: Served) -> None:
 @pytest.mark.parametrize("calls", [False, True])
 def test_each_part_of_a_translated_answer_has_its_own_tokens(thinking: Served, calls: bool) -> None:
     shared: dict[str, Any] = {"temperature": 0, "reasoning": {"max_tokens": 4}}
-    tool = {"type": "function", **TOOLS[0]["function"], "strict": False}
+    tool = {"type": "function", "name": "note", "parameters": SCHEMA, "strict": False}
     body = {**shared, "input": USER["content"], "max_output_tokens": 90, "top_logprobs": 1}
     body |= {"tools": [tool], "tool_choice": "required"} if calls else {}
     whole = thinking.post("/v1/responses", **body).json()
