@@ -303,7 +303,8 @@ class ModelService:
             self._waiting.clear()
             self._waiting.extend(kept)
             self._notify()  # some of its texts may be written
-        self.metrics.count_cancelled()
+        if submission.error is None:  # one that failed is withdrawn as well
+            self.metrics.count_cancelled()
 
     def _retry_seconds(self) -> int:
         seconds = self.metrics.mean_answer_seconds * (len(self._waiting) + 1)

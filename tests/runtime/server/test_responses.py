@@ -325,6 +325,7 @@ def test_a_stream_that_fails_ends_with_the_failed_response(pinging: Served, scri
     assert rest[-1]["type"] == "response.failed"
     assert rest[-1]["response"]["status"] == "failed"
     assert rest[-1]["response"]["error"]["code"] == "server_error"
+    assert "\nedgedec:cancelled_total 0\n" in pinging.client.get("/metrics").text, "the client did not leave"
 
 
 def test_an_item_that_is_open_when_the_response_fails_is_incomplete() -> None:
