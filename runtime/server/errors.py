@@ -215,7 +215,8 @@ def too_large_for_memory(error: AdmissionError, what: str, *, code: str) -> ApiE
 
 def server_ending() -> ApiError:
     """Return the error for a request that the server does not answer any more because it ends."""
-    return ApiError(503, "the server is ending; ask another one", code="shutting_down")
+    headers = {"Retry-After": "5"}
+    return ApiError(503, "the server is ending; ask another one", code="shutting_down", headers=headers)
 
 
 def answer_cancelled() -> ApiError:

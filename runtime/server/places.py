@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.errors import ApiError, server_ending
 from edgedec.runtime.server.turns import CLIENT
 
 __all__ = ["RequestPlace", "RequestPlaces"]
@@ -63,9 +63,7 @@ class RequestPlaces:
                 answered; the status is 503.
         """
         if self.draining:
-            raise ApiError(
-                503, "the server is ending; ask another one", code="shutting_down", headers={"Retry-After": "5"}
-            )
+            raise server_ending()
         client = CLIENT.get()
         share = self._requests - self._requests // _KEPT_SHARE
         if inspects:
