@@ -46,9 +46,9 @@ fuzz: ## 100,000 inputs for each reader of checkpoints; FUZZ="--readers gguf --i
 
 figures: ## write the accelerator's modelled figures into README.md and docs/, after a change of its cycles or of the memory model
 	@.ci/environment dev
-	@.venv/bin/python benchmarks/accelerator.py --write-docs
-	@.venv/bin/python benchmarks/memory_model.py --write-docs
-	@.venv/bin/python benchmarks/accelerator_estimate.py --write-docs
+	@.venv/bin/python -m benchmarks.accelerator.speed --write-docs
+	@.venv/bin/python -m benchmarks.accelerator.memory_model --write-docs
+	@.venv/bin/python -m benchmarks.accelerator.resources --write-docs
 
 release: ## build and check sdist and wheels of the last commit, in dist/; RELEASE=--twice builds twice and compares
 	@.ci/environment run

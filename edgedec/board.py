@@ -76,7 +76,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 multiplier_bits=18,
                 packs=False,
                 reads_old=False,
-                source="benchmarks/accelerator_estimate.py --family ecp5",
+                source="python -m benchmarks.accelerator.resources --family ecp5",
             ),
         )
     }

@@ -24,7 +24,7 @@ FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim", "tests", "be
 SWITCH = "edgedec/ort.py"
 # Commands run in an environment of their own, which inherits this process's variables.
 _PEERS = {
-    "benchmarks/_genai_writer.py": "onnxruntime_genai",
+    "benchmarks/peers/genai_writer.py": "onnxruntime_genai",
     "tests/quantize/exporters/test_onnx.py": "onnxruntime_genai",
 }
 _SCRIPT = re.compile(r"^\s*(?:import|from)\s+(onnxruntime(?:_genai)?)\b", re.M)

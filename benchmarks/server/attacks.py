@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.server.attacks [--only NAME]... [--seconds 8] [--memory-budget 64MiB] [--json]
 
 For each attack a server of the embedded model starts with two API keys and a memory budget. One process attacks it with the
-first key, or without one (``benchmarks/server/_attackers.py``); beside it, clients with the second key measure
+first key, or without one (``benchmarks/server/attackers.py``); beside it, clients with the second key measure
 
 - ``chat``: the time from a request for a chat of two tokens to its first token (goal: 1 s);
 - ``gaps``: the time between two events of a stream (goal: 0.5 s);
@@ -32,10 +32,10 @@ from typing import Any
 
 import httpx
 
-from benchmarks._server_process import HOST, ServerProcess
-from benchmarks.cpu_decode import Others, cpu_name
-from benchmarks.server._attackers import ATTACKS
-from benchmarks.server._probes import Probes
+from benchmarks.cpu.decode import Others, cpu_name
+from benchmarks.server.attackers import ATTACKS
+from benchmarks.server.probes import Probes
+from benchmarks.server.server_process import HOST, ServerProcess
 from edgedec import __version__
 from edgedec.cli.console import print_json, print_table, progress
 from edgedec.errors import EdgedecError, UsageError
@@ -65,7 +65,7 @@ def attacking(name: str, port: int) -> Iterator[subprocess.Popen[str] | None]:
     if name == NONE:
         yield None
         return
-    command = [sys.executable, "-m", "benchmarks.server._attackers", name, str(port), KEYS[0]]
+    command = [sys.executable, "-m", "benchmarks.server.attackers", name, str(port), KEYS[0]]
     process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
     try:
         yield process

@@ -24,7 +24,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks._server_process import ServerProcess
+from benchmarks.server.server_process import ServerProcess
 from edgedec.cli.console import print_json, print_table
 from edgedec.errors import DeviceError
 

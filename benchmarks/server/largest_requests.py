@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks._server_process import HOST, ServerProcess
+from benchmarks.server.server_process import HOST, ServerProcess
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.memory import parse_bytes
 

@@ -96,7 +96,7 @@ def cycles(
 ) -> PassCycles:
     """Compute the cycles of a pass.
 
-    ``benchmarks/accelerator_estimate.py --simulate`` compares them with simulation.
+    ``python -m benchmarks.accelerator.resources --simulate`` compares them with simulation.
 
     Args:
         program: program of the pass.

@@ -64,7 +64,7 @@ class Estimate:
 def estimate(config: AcceleratorConfig) -> Estimate:
     """Return the estimate of a configuration, in milliseconds: the accelerator is constructed, not elaborated.
 
-    benchmarks/accelerator_estimate.py measures its error.
+    benchmarks/accelerator/resources.py measures its error.
     """
     accelerator = Accelerator(config)
     return Estimate(config=config, parts=accelerator.resources_by_part, in_multipliers=accelerator.in_multipliers)

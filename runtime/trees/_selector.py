@@ -11,7 +11,7 @@ before it. If children are drawn it is the expected probability of the child, be
 decision is made; then only the first child is estimated.
 
 The weights were fitted by likelihood on the embedded pair, at temperatures up to 1.2. The fit takes milliseconds, after the
-texts are written: ``benchmarks/delayed_selector.py``.
+texts are written: ``benchmarks/speculation/delayed_selector.py``.
 
 Source: the selector of 2602.16994, which is a neural network that predicts the tokens of a round for each size; this form
 is derived here.

@@ -1,26 +1,16 @@
-"""Test the parts of benchmarks/above_memory.py that measure nothing: its figures and goals."""
+"""Test the parts of benchmarks/memory/above_memory.py that measure nothing: its figures and goals."""
 
 from __future__ import annotations
 
 import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "above_memory.py"
-
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("above_memory", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["above_memory"] = module  # its dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.memory.above_memory")
 
 
 def text(benchmark: Any, seconds: float, nodes: tuple[int, ...], accepted: int = 0) -> Any:

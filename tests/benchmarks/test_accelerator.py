@@ -1,4 +1,4 @@
-"""Run benchmarks/accelerator.py on every board: its output, and its refusals."""
+"""Run benchmarks/accelerator/speed.py on every board: its output, and its refusals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import sys
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,17 +18,10 @@ from edgedec.sim.cxxrtl.accelerator import accelerator_library
 from edgedec.sim.ddr.parameters import KV260
 from tests.sim.support.make_small_top import CONFIG
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "accelerator.py"
-
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("accelerator_benchmark", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.accelerator.speed")
 
 
 def ran(benchmark: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -45,7 +37,11 @@ def ran(benchmark: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int
 @pytest.mark.thorough
 def test_traffic_with_a_memory_that_is_always_ready_equals_the_cycle_model(benchmark: Any) -> None:
     """Check also that the memory's model adds only a little, which its ports allow."""
-    figures, shape, config = sys.modules["benchmarks._accelerator_figures"], benchmark.BITNET_073B, AcceleratorConfig()
+    figures, shape, config = (
+        sys.modules["benchmarks.accelerator.speed_figures"],
+        benchmark.BITNET_073B,
+        AcceleratorConfig(),
+    )
     traffic = benchmark.Traffic(shape, config, layers=2)
     program = figures.shape_program(figures.shape_graph(shape, layers=2), config)
     for slots, committed, logits in ((1, 127, True), (8, 0, False), (8, 120, False)):
@@ -63,7 +59,7 @@ def cases(benchmark: Any) -> list[Any]:
 
 
 def test_the_pages_have_the_kept_figures(benchmark: Any) -> None:
-    tables = sys.modules["benchmarks._docs_tables"]
+    tables = sys.modules["benchmarks.support.docs_tables"]
     texts = benchmark.docs.tables()
     assert tables.outdated_blocks(texts) == [], "run make figures"
     assert {name for name in tables.block_names() if name.startswith("accelerator ")} == texts.keys()
@@ -147,7 +143,7 @@ ROWS = 640  # rows of the small model's head; an eighth of them is a part
 @pytest.fixture(scope="module")
 def small_rtl(benchmark: Any) -> Any:
     """Return a function of (case, layers, rows) that simulates passes of a small accelerator, compiled for minutes."""
-    shape = importlib.import_module("benchmarks._estimate_cycles").small_shape(CONFIG)
+    shape = importlib.import_module("benchmarks.accelerator.cycles").small_shape(CONFIG)
     return lru_cache(benchmark.Simulated(shape, CONFIG, accelerator_library(CONFIG)))
 
 
@@ -183,7 +179,7 @@ def test_an_extension_by_a_single_layer_misses(benchmark: Any, small_rtl: Any) -
 @pytest.mark.rtl
 def test_passes_of_a_prompt_between_those_counted_are_predicted(benchmark: Any, small_rtl: Any) -> None:
     """Compare a prompt from the first, the second and the last pass with the sum of all its passes."""
-    figures = sys.modules["benchmarks._accelerator_figures"]
+    figures = sys.modules["benchmarks.accelerator.speed_figures"]
 
     class Whole:
         kind, others = "simulated", False

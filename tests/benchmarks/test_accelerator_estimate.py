@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parents[2]))
-
-from benchmarks import accelerator_estimate
-from benchmarks._docs_tables import block_names, outdated_blocks
+from benchmarks.accelerator import resources as accelerator_estimate
+from benchmarks.support.docs_tables import block_names, outdated_blocks
 from edgedec.board import USABLE
 from edgedec.boards import find_board
 from edgedec.hw.config import AcceleratorConfig
@@ -15,7 +10,7 @@ from edgedec.hw.plan.estimate import estimate
 
 def test_the_page_has_the_shares_that_the_estimator_gives() -> None:
     tables = accelerator_estimate.share_tables()
-    assert outdated_blocks(tables) == [], "run benchmarks/accelerator_estimate.py --write-docs"
+    assert outdated_blocks(tables) == [], "run python -m benchmarks.accelerator.resources --write-docs"
     assert {name for name in block_names() if name.startswith("estimate ")} == tables.keys()
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.cpu.arm_instructions import Counts, build_driver, count, read_log
 from edgedec.errors import ToolError
-
-sys.path.append(str(Path(__file__).parents[2]))  # benchmarks are not installed
-
-from benchmarks.arm_instructions import Counts, build_driver, count, read_log
 
 # Extract of a log of qemu: a block is listed when it is translated, and named each time that it is executed.
 LOG = """\

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +14,9 @@ from edgedec.errors import UsageError
 from edgedec.runtime.session import Session
 from tests.runtime.server.support.serving import serving
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the benchmarks are no part of the installed package
 attacks: Any = importlib.import_module("benchmarks.server.attacks")
-ATTACKS, Attacker = attacks.ATTACKS, importlib.import_module("benchmarks.server._attackers").Attacker
-Probes, ProbeSamples = attacks.Probes, importlib.import_module("benchmarks.server._probes").ProbeSamples
+ATTACKS, Attacker = attacks.ATTACKS, importlib.import_module("benchmarks.server.attackers").Attacker
+Probes, ProbeSamples = attacks.Probes, importlib.import_module("benchmarks.server.probes").ProbeSamples
 
 KEY = "key"
 REFUSED = {"without-key", "refused"}  # without a key

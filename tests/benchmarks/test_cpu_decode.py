@@ -1,4 +1,4 @@
-"""Test the parts of benchmarks/cpu_decode.py that need no idle machine: models, figures, what is missing."""
+"""Test the parts of benchmarks/cpu/decode.py that need no idle machine: models, figures, what is missing."""
 
 from __future__ import annotations
 
@@ -25,34 +25,28 @@ from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.gguf.header import read_header
 from edgedec.runtime.kernels.recipe import find_compiler
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "cpu_decode.py"
+ROOT = Path(__file__).parents[2]
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("cpu_decode", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["cpu_decode"] = module  # its dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.cpu.decode")
 
 
 @pytest.fixture(scope="module")
 def rounds(benchmark: Any) -> Any:
-    return sys.modules["benchmarks._rounds"]
+    return sys.modules["benchmarks.cpu.rounds"]
 
 
 @pytest.fixture(scope="module")
 def peers(benchmark: Any) -> Any:
-    return sys.modules["benchmarks._peers"]
+    return sys.modules["benchmarks.peers.llama_cpp"]
 
 
 @pytest.fixture(scope="module")
 def shapes(benchmark: Any) -> Any:
-    return sys.modules["benchmarks._shapes"]
+    return sys.modules["benchmarks.support.shapes"]
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +123,7 @@ def test_both_models_hold_the_same_weights(
 def test_a_model_that_is_ternary_everywhere_has_the_same_weights_in_each_type(
     benchmark: Any, tmp_path: Path, kind: str
 ) -> None:
-    maker = sys.modules["benchmarks._bonsai_model"]
+    maker = sys.modules["benchmarks.cpu.bonsai_model"]
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 2048}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
     maker.write_bundle(tmp_path / "b", config={**maker.CONFIG, **sizes, **heads})
@@ -290,7 +284,7 @@ def test_the_share_of_others_excludes_this_process_and_idle_time(
 @pytest.mark.thorough  # compiles the stream
 @needs_compiler
 def test_the_stream_reads_every_word(benchmark: Any) -> None:
-    stream = sys.modules["benchmarks._stream"].MemoryStream(1 << 20)
+    stream = sys.modules["benchmarks.cpu.stream"].MemoryStream(1 << 20)
     assert stream.bytes_per_second(1) > 1e6
     assert stream.bytes_per_second(2) > 1e6
     with pytest.raises(UsageError, match="cannot be read by 3 threads"):
@@ -305,9 +299,8 @@ def test_the_stream_reads_every_word(benchmark: Any) -> None:
 
 def run_benchmark(tmp_path: Path, *options: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **({} if path is None else {"PATH": path})}
-    return subprocess.run(
-        [sys.executable, str(BENCHMARK), *options], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "benchmarks.cpu.decode", *options]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.thorough
@@ -426,7 +419,7 @@ def test_a_source_tree_is_measured_with_its_own_interface(peers: Any, tmp_path: 
 @pytest.mark.thorough  # starts the compiler
 @needs_compiler
 def test_compiler_errors_are_reported(benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compile_cached = sys.modules["benchmarks._compile"].compile_cached
+    compile_cached = sys.modules["benchmarks.support.compile"].compile_cached
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "wrong.cpp").write_text("int main( {")
     with pytest.raises(ToolError, match=r"cannot compile benchmarks/wrong.cpp:(?s:.)*error"):

@@ -1,4 +1,4 @@
-"""Test the parts of benchmarks/device_speculation.py: the board's time, passes and commits, replayed texts, bad input."""
+"""Test benchmarks/accelerator/speculation.py: the board's time, passes and commits, replayed texts, bad input."""
 
 from __future__ import annotations
 
@@ -19,24 +19,17 @@ from edgedec.runtime.protocols import Limits, Pass, TargetInfo
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.visibility import tree
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "device_speculation.py"
 VOCAB, PROMPT = 12, 3
 TEXT = np.array([1, 2, 3, 4, 5, 6, 7, 8], np.int32)
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("device_speculation_benchmark", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.accelerator.speculation")
 
 
 def part(name: str) -> Any:
-    return sys.modules[f"benchmarks._device_{name}"]
+    return sys.modules[f"benchmarks.accelerator.device_{name}"]
 
 
 @dataclass
@@ -86,9 +79,9 @@ def test_a_busy_memory_has_a_curve_of_its_own(benchmark: Any) -> None:
 
 
 def test_the_pages_have_the_kept_figures(benchmark: Any) -> None:
-    tables = sys.modules["benchmarks._docs_tables"]
+    tables = sys.modules["benchmarks.support.docs_tables"]
     texts = benchmark.docs.tables()
-    assert tables.outdated_blocks(texts) == [], "run benchmarks/device_speculation.py --write-docs"
+    assert tables.outdated_blocks(texts) == [], "run python -m benchmarks.accelerator.speculation --write-docs"
     assert {name for name in tables.block_names() if name.startswith("speculation ")} == texts.keys()
 
 
@@ -99,7 +92,7 @@ def test_the_page_has_the_estimates_of_other_boards(benchmark: Any, name: str) -
     config = benchmark.chosen(device, benchmark.SHAPE, None)
     estimated = part("cost").Estimated(benchmark.BITNET_073B, config, device.bandwidth_bytes_s)
     seconds = estimated.cycles(part("cost").PassCase(slots=1, committed=127)) / config.clock_hz
-    page = BENCHMARK.parents[1] / "docs" / "reports" / "device-speculation.md"
+    page = Path(__file__).parents[2] / "docs" / "reports" / "device-speculation.md"
     assert f"{name}: {1e3 * seconds:.0f} ms" in " ".join(page.read_text("utf-8").split())
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.support import docs_tables as docs
 from edgedec.errors import UsageError
-
-sys.path.append(str(Path(__file__).parents[2]))
-
-from benchmarks import _docs_tables as docs
 
 PAGE = "# Title\n\n<!-- figures: speed one -->\nold\n<!-- end -->\n\ntext\n<!-- figures: area two -->\n<!-- end -->\n"
 

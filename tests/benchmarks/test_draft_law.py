@@ -1,4 +1,4 @@
-"""Check that the kept measurements of drafts have the recipe of ``benchmarks/draft_law.py``, and measure one anew."""
+"""Check that the kept measurements of drafts have the recipe of ``draft_law.py``, and measure one anew."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ import pytest
 from edgedec import demo
 from edgedec.cli import _draft_advice
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "draft_law.py"
-
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("draft_law", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.speculation.draft_law")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Check that the quality of the embedded pair, measured by ``benchmarks/embedded_pair.py``, is within its limits."""
+"""Check that the quality of the embedded pair, measured by ``benchmarks/quality/embedded_pair.py``, is within its limits."""
 
 from __future__ import annotations
 
@@ -13,17 +13,10 @@ from edgedec.bundle import Bundle
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import Int8Scheme, TernaryScheme
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "embedded_pair.py"
-
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("embedded_pair", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.quality.embedded_pair")
 
 
 @pytest.fixture(scope="module")

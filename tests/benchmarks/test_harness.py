@@ -1,4 +1,4 @@
-"""Run benchmarks/harness.py: lm-evaluation-harness against a server, its figures beside those of `edgedec eval`."""
+"""Run benchmarks/server/harness.py: lm-evaluation-harness against a server, its figures beside those of `edgedec eval`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ from typing import Any
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "harness.py"
-
 
 @pytest.fixture(scope="module")
 def harness() -> Any:
-    spec = importlib.util.spec_from_file_location("harness_benchmark", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.server.harness")
 
 
 def test_figures_that_differ_are_named(harness: Any) -> None:
@@ -42,7 +35,7 @@ def test_the_tasks_have_the_question_after_the_first_token(harness: Any, tmp_pat
 def test_its_figures_are_those_of_eval(harness: Any, capsys: pytest.CaptureFixture[str]) -> None:
     program = shutil.which("lm_eval")
     if program is None:
-        pytest.skip("there is no lm_eval on the PATH; benchmarks/harness.py says how to install it")
+        pytest.skip("there is no lm_eval on the PATH; benchmarks/server/harness.py says how to install it")
     assert harness.main(["--lm-eval", program, "--questions", "4", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert set(figures) == {"edgedec eval", *(f"lm_eval, {mode}" for mode in harness.MODES)}

@@ -19,8 +19,7 @@ from edgedec.kv_policies.duo import DuoPolicy
 from edgedec.runtime.kernels.operator import usable
 from tests.support.make_policies import selection_of
 
-sys.path.append(str(Path(__file__).parents[2]))
-kv_policies = importlib.import_module("benchmarks.kv_policies")
+kv_policies = importlib.import_module("benchmarks.memory.kv_policies")
 
 HEADS = {f"layers.{layer}.kv": 4 for layer in range(4)}
 STREAMING = {"layers.0.kv": (0, 1, 2, 3), "layers.2.kv": (1, 3)}

@@ -1,4 +1,4 @@
-"""Test the parts of benchmarks/memory_budget.py that measure nothing: the swept budgets, the checks, the comparisons."""
+"""Test the parts of benchmarks/memory/budget.py that measure nothing: the swept budgets, the checks, the comparisons."""
 
 from __future__ import annotations
 
@@ -19,30 +19,24 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import I32, Draft, Outcome, Sparse, TokenTree
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "memory_budget.py"
+ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 ITEMS = {"weights": 2 * MIB, "kv": 5 * MIB, "host": 3 * MIB}
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("memory_budget", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["memory_budget"] = module  # its dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.memory.budget")
 
 
 @pytest.fixture(scope="module")
 def speed(benchmark: Any) -> Any:
-    return sys.modules["benchmarks._budget_speed"]
+    return sys.modules["benchmarks.memory.budget_speed"]
 
 
 @pytest.fixture(scope="module")
 def child(benchmark: Any) -> Any:
-    return sys.modules["benchmarks._budget_child"]
+    return sys.modules["benchmarks.memory.budget_child"]
 
 
 @pytest.fixture
@@ -244,7 +238,8 @@ def test_the_kernel_s_mark_counts_touched_memory(child: Any) -> None:
     ],
 )
 def test_impossible_requests_are_refused(options: tuple[str, ...]) -> None:
-    process = subprocess.run([sys.executable, str(BENCHMARK), *options], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.memory.budget", *options]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert process.returncode == 2
     assert "must be" in process.stderr
 

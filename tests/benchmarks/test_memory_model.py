@@ -1,17 +1,13 @@
-"""Test benchmarks/memory_model.py: the kept figures of the memory model are in the page, and come out again."""
+"""Test benchmarks/accelerator/memory_model.py: the kept figures of the memory model are in the page, and come out again."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2]))
-
-from benchmarks import memory_model
-from benchmarks._docs_tables import block_names, outdated_blocks
+from benchmarks.accelerator import memory_model
+from benchmarks.support.docs_tables import block_names, outdated_blocks
 from edgedec.sim.ddr.calibration import FIGURES, candidates, predictions, rates
 from edgedec.sim.ddr.parameters import KV260
 

@@ -1,14 +1,12 @@
-"""Test ``benchmarks/_prompts.py``: every kind exists with and without the shared data, and copying tasks are copied."""
+"""Test ``prompts.py``: every kind exists with and without the shared data, and copying tasks are copied."""
 
 from __future__ import annotations
 
 import gzip
 import importlib.util
 import json
-import sys
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,20 +19,7 @@ from edgedec.errors import UsageError
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "_prompts.py"
-
-
-def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("_prompts", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["_prompts"] = module  # its dataclass looks its module up
-    spec.loader.exec_module(module)
-    return module
-
-
-P = loaded()
+P = importlib.import_module("benchmarks.support.prompts")
 KINDS = {"story", "question", "copying", "code", "multi-turn", "summary"}
 
 

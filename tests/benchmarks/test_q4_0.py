@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import gguf
@@ -10,15 +9,12 @@ import numpy as np
 import pytest
 from gguf import quants
 
+from benchmarks.peers.q4_0 import q4_0_parts, write_q4_0_bundle
 from edgedec.bundle import Bundle
 from edgedec.quantize.exporters.gguf.file import q4_0
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.schemes import Int4Scheme
 from tests.quantize.exporters.gguf.test_export import CONFIG, tokenizer
-
-sys.path.append(str(Path(__file__).parents[2]))  # benchmarks are not installed
-
-from benchmarks._q4_0 import q4_0_parts, write_q4_0_bundle
 
 
 @pytest.mark.parametrize("magnitude", [1e-4, 1, 100])

@@ -1,4 +1,4 @@
-"""Test the parts of benchmarks/quantize.py that need no idle machine: checkpoints, and the memory of a process tree."""
+"""Test the parts of benchmarks/quality/quantize.py that need no idle machine: checkpoints, a process tree's memory."""
 
 from __future__ import annotations
 
@@ -20,28 +20,21 @@ from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import TernaryWeight
 
 PIECES = 400
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "quantize.py"
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("quantize_benchmark", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["quantize_benchmark"] = module
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.quality.quantize")
 
 
 @pytest.fixture(scope="module")
 def checkpoints(benchmark: Any) -> Any:
-    return sys.modules["benchmarks._quantize_checkpoints"]
+    return sys.modules["benchmarks.quality.quantize_checkpoints"]
 
 
 @pytest.fixture(scope="module")
 def tree(benchmark: Any) -> Any:
-    return sys.modules["benchmarks._process_tree"]
+    return sys.modules["benchmarks.support.process_tree"]
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +10,9 @@ import pytest
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.speculation import SpecConfig
 
-sys.path.append(str(Path(__file__).parents[2]))
 samples, own_text, prompts = (
-    importlib.import_module(f"benchmarks.{name}") for name in ("samples", "own_text", "_prompts")
+    importlib.import_module(f"benchmarks.{name}")
+    for name in ("speculation.samples", "speculation.own_text", "support.prompts")
 )
 
 

@@ -15,18 +15,10 @@ import pytest
 
 from edgedec.errors import DeviceError, UsageError
 
-BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "server_clients.py"
-
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("server_clients", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["server_clients"] = module  # its dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.server.clients")
 
 
 def stream(benchmark: Any, moments: list[float], counts: list[int] | None = None, sent: float = 0.0) -> Any:
@@ -74,7 +66,7 @@ def test_prompts_differ(benchmark: Any) -> None:
 
 
 def test_both_servers_get_the_same_settings(benchmark: Any, tmp_path: Path) -> None:
-    llama = benchmark._peers.LlamaCpp(source=tmp_path, binaries=tmp_path)
+    llama = benchmark.llama_cpp.LlamaCpp(source=tmp_path, binaries=tmp_path)
     lines = benchmark.commands(llama, tmp_path / "b", tmp_path / "g", clients=8, threads=2, positions=256)
     peer, ours, guessing = (lines[name] for name in (benchmark.PEER, benchmark.PLAIN, benchmark.GUESSING))
     for line in (peer, ours, guessing):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import random
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,20 +13,12 @@ import pytest
 
 from edgedec.errors import DeviceError
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the benchmarks are no part of the installed package
-rules: Any = importlib.import_module("benchmarks._soak_rules")
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
+rules: Any = importlib.import_module("benchmarks.server.soak_rules")
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("soak", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["soak"] = module  # its dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.server.soak")
 
 
 def test_requests_are_of_all_kinds_and_depend_on_the_seed_alone(benchmark: Any) -> None:

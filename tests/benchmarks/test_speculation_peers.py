@@ -1,4 +1,4 @@
-"""Test the peers of benchmarks/speculation.py: the same weights in their formats, the same drafting protocol, their
+"""Test the peers of benchmarks/speculation/drafters.py: the same weights in their formats, the same drafting protocol, their
 figures.
 """
 
@@ -29,7 +29,6 @@ from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.schemes import FloatWeight
 from tests.support.make_tiny import write_bundle
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "speculation.py"
 # TQ2_0 requires rows of 256; the widths grow by a power of 4, because padding must not lose a bit.
 SMALL: Mapping[str, Any] = {
     "hidden_size": 64,
@@ -48,13 +47,7 @@ F32 = NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def module() -> Callable[[str], ModuleType]:
-    """Return modules of the benchmarks by name. The benchmark itself puts its folder's parent on the path."""
-    spec = importlib.util.spec_from_file_location("speculation", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules["speculation"] = loaded  # its dataclasses look their module up
-    spec.loader.exec_module(loaded)
+    """Return modules of the benchmarks by name."""
     return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
@@ -135,12 +128,12 @@ def test_a_gguf_holds_the_weights_of_the_bundle(
     if kind != "padded":
         write_bundle(tmp_path / "int8", "int8", changes={**SMALL, "tie_word_embeddings": kind == "tied"})
     bundle = padded if kind == "padded" else Bundle.open(tmp_path / "int8")
-    module("_gguf").write_llama(bundle, tmp_path / "model.gguf")
+    module("peers.gguf_models").write_llama(bundle, tmp_path / "model.gguf")
     gguf = Gguf((tmp_path / "model.gguf").read_bytes())
     assert len(gguf.tensors) == len(bundle.tensors)
     heads = {"q_proj": bundle.config["num_attention_heads"], "k_proj": bundle.config["num_key_value_heads"]}
     for name in bundle.tensors:
-        ours, theirs = bundle.weight(name).dense(), gguf.tensors[module("_gguf").tensor_name(name)]
+        ours, theirs = bundle.weight(name).dense(), gguf.tensors[module("peers.gguf_models").tensor_name(name)]
         part = name.split(".")[-2]
         if part in heads:
             theirs = halves(theirs, heads[part])
@@ -151,7 +144,7 @@ def test_a_gguf_holds_the_weights_of_the_bundle(
 def test_the_kinds_of_a_padded_model_are_the_measured_ones(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path
 ) -> None:
-    module("_gguf").write_llama(padded, tmp_path / "model.gguf")
+    module("peers.gguf_models").write_llama(padded, tmp_path / "model.gguf")
     kinds = Gguf((tmp_path / "model.gguf").read_bytes()).kinds
     matrices = {kind for name, kind in kinds.items() if name.startswith("blk.") and "norm" not in name}
     assert matrices == {35}
@@ -159,7 +152,7 @@ def test_the_kinds_of_a_padded_model_are_the_measured_ones(
 
 
 def test_the_gguf_describes_the_model(module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path) -> None:
-    module("_gguf").write_llama(padded, tmp_path / "model.gguf", vocab=70)
+    module("peers.gguf_models").write_llama(padded, tmp_path / "model.gguf", vocab=70)
     metadata = Gguf((tmp_path / "model.gguf").read_bytes()).metadata
     assert metadata["general.architecture"] == "llama"
     sizes = {"embedding_length": 256, "block_count": 3, "feed_forward_length": 256, "context_length": 64}
@@ -178,7 +171,7 @@ def test_the_gguf_describes_the_model(module: Callable[[str], ModuleType], padde
 def test_a_larger_vocabulary_is_padded_with_zeros(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path
 ) -> None:
-    module("_gguf").write_llama(padded, tmp_path / "model.gguf", vocab=70)
+    module("peers.gguf_models").write_llama(padded, tmp_path / "model.gguf", vocab=70)
     tensors = Gguf((tmp_path / "model.gguf").read_bytes()).tensors
     for name in ("token_embd.weight", "output.weight"):
         assert tensors[name].shape == (70, 256)
@@ -192,7 +185,7 @@ def test_the_gguf_package_reads_the_same_tensors(
 ) -> None:
     """Check this where it is installed, because the reader above has the author of the writer."""
     gguf = pytest.importorskip("gguf")
-    module("_gguf").write_llama(padded, tmp_path / "model.gguf")
+    module("peers.gguf_models").write_llama(padded, tmp_path / "model.gguf")
     ours = Gguf((tmp_path / "model.gguf").read_bytes()).tensors
     for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors:
         read = gguf.dequantize(np.asarray(tensor.data), tensor.tensor_type)
@@ -214,13 +207,13 @@ def test_what_a_gguf_cannot_hold_is_refused(
 ) -> None:
     write_bundle(tmp_path / "model", kind, changes={**SMALL, **changes})
     with pytest.raises(UnsupportedError, match=message):
-        module("_gguf").write_llama(Bundle.open(tmp_path / "model"), tmp_path / "model.gguf")
+        module("peers.gguf_models").write_llama(Bundle.open(tmp_path / "model"), tmp_path / "model.gguf")
     assert not (tmp_path / "model.gguf").exists()
 
 
 def test_a_smaller_vocabulary_is_refused(module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="at least the model's 60, not 59"):
-        module("_gguf").write_llama(padded, tmp_path / "model.gguf", vocab=59)
+        module("peers.gguf_models").write_llama(padded, tmp_path / "model.gguf", vocab=59)
 
 
 def onnx_logits(session: ort.InferenceSession, ids: NDArray[np.int32], passes: tuple[int, ...], layers: int) -> F32:
@@ -251,7 +244,7 @@ def test_the_graph_for_genai_computes_the_model(
         scheme, tied = ("int8", True) if kind == "tied" else (kind, False)
         write_bundle(tmp_path / "int8", scheme, changes={**SMALL, "tie_word_embeddings": tied})
     bundle = padded if kind == "padded" else Bundle.open(tmp_path / "int8")
-    module("_genai_model").write_model(bundle, tmp_path / "model")
+    module("peers.genai_model").write_model(bundle, tmp_path / "model")
     session = ort.InferenceSession(str(tmp_path / "model" / "model.onnx"))
     ids = np.random.default_rng(1).integers(0, 40, 24).astype(np.int32)
     model = ReferenceModel(build_graph(bundle.config), lambda name: FloatWeight(values=bundle.weight(name).dense()))
@@ -266,7 +259,7 @@ def test_the_graph_for_genai_computes_the_model(
 def fake(module: Callable[[str], ModuleType], answers: str) -> Any:
     """Return a process of a peer that prints these lines for any request."""
     script = f"import sys\nfor line in {answers!r}.split('|'):\n print(line, flush=True)\n sys.stdin.readline()"
-    return module("_speculation_writer").PeerWriter("a peer", [sys.executable, "-c", script])
+    return module("peers.text_writer").PeerWriter("a peer", [sys.executable, "-c", script])
 
 
 def test_a_writer_reads_the_answers_of_the_process(module: Callable[[str], ModuleType]) -> None:
@@ -304,7 +297,7 @@ def test_a_process_that_does_not_start_is_an_error(module: Callable[[str], Modul
 def text(
     module: Callable[[str], ModuleType], tokens: tuple[int, ...], seconds: float, rounds: int, drafted: int
 ) -> Any:
-    return module("_speculation_writer").PeerText(
+    return module("peers.text_writer").PeerText(
         tokens=tokens,
         seconds=seconds,
         draft_seconds=seconds / 10,
@@ -315,7 +308,7 @@ def text(
 
 
 def test_figures_are_medians_over_prompts_relative_to_the_plain_texts(module: Callable[[str], ModuleType]) -> None:
-    peers = module("_speculation_peers")
+    peers = module("peers.speculation")
     text_ids, other_ids = (1, 2, 3, 4), (1, 2, 3, 5)
     takes = [
         peers.PeerTake(
@@ -365,7 +358,7 @@ def test_peers_take_turns_and_a_failing_one_does_not_end_the_others(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    peers = module("_speculation_peers")
+    peers = module("peers.speculation")
     writer = OnePeer(lambda *figures: text(module, *figures))
     details = {"version": "1", "model": "tiny", "weight_bytes": 10}
 
@@ -374,11 +367,11 @@ def test_peers_take_turns_and_a_failing_one_does_not_end_the_others(
 
     def works(*models: Bundle, **settings: Any) -> Any:
         assert settings["positions"] == 64  # the context of the model
-        return module("_speculation_writer").Peer(writer=writer, plain="off", drafters={"ngram": "on"}, details=details)
+        return module("peers.text_writer").Peer(writer=writer, plain="off", drafters={"ngram": "on"}, details=details)
 
     monkeypatch.setattr(peers, "_OPENERS", {"first": broken, "second": works})
     monkeypatch.setattr(peers, "padded_bundle", lambda source, progress: padded.path)
-    task = module("_speculation_model").PromptTask(
+    task = module("speculation.padded_model").PromptTask(
         kind="story", source="here", ids=np.arange(6, dtype=np.int32), expected=(5, 5, 5)
     )
     result = peers.run_peers([task, task], tokens=3, threads=1, draft_max=4)
@@ -401,7 +394,7 @@ def llama_is_built() -> bool:
 def test_llama_writes_the_draft_s_own_text_with_every_drafter(module: Callable[[str], ModuleType]) -> None:
     """Let the draft speculate for itself, so that its guesses are right unless rounding differs with the width."""
     draft = Bundle.open(demo.bundle_path("demo-draft"))
-    peer = module("_speculation_llama").open_llama(draft, draft, threads=1, draft_max=4, positions=256)
+    peer = module("peers.llama_speculation").open_llama(draft, draft, threads=1, draft_max=4, positions=256)
     with peer.writer as writer:
         writer.read([0, *range(300, 320)])
         plain = writer.write(peer.plain, 40)
@@ -421,7 +414,7 @@ def test_llama_writes_the_draft_s_own_text_with_every_drafter(module: Callable[[
 )
 def test_genai_writes_the_draft_s_own_text_with_every_drafter(module: Callable[[str], ModuleType]) -> None:
     draft = Bundle.open(demo.bundle_path("demo-draft"))
-    peer = module("_speculation_genai").open_genai(draft, draft, threads=1, draft_max=4, positions=256)
+    peer = module("peers.genai_speculation").open_genai(draft, draft, threads=1, draft_max=4, positions=256)
     with peer.writer as writer:
         writer.read([0, *range(300, 320)])
         plain = writer.write(peer.plain, 40)

@@ -10,8 +10,7 @@ import pytest
 
 from edgedec.errors import DeviceError
 
-sys.path.append(str(Path(__file__).parents[2]))
-startup = importlib.import_module("benchmarks.startup")
+startup = importlib.import_module("benchmarks.cpu.startup")
 
 SLOW = """
 import os, sys, time

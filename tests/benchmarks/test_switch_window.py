@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgedec.errors import UsageError
 
-sys.path.append(str(Path(__file__).parents[2]))
-switch_window = importlib.import_module("benchmarks.switch_window")
+switch_window = importlib.import_module("benchmarks.speculation.switch_window")
 
 
 def point(entropy: float) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,8 @@ import pytest
 
 pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 
-sys.path.append(str(Path(__file__).parents[2]))
-
-from benchmarks import _timing_table as table
-from benchmarks._docs_tables import outdated_blocks
+from benchmarks.accelerator import timing_table as table
+from benchmarks.support.docs_tables import outdated_blocks
 from edgedec.errors import UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.estimate import estimate
@@ -67,12 +64,12 @@ def test_excesses_name_the_figures_beyond_a_gate() -> None:
 
 
 def test_the_page_has_the_figures_of_the_table() -> None:
-    assert outdated_blocks(table.tables()) == [], "run benchmarks/timing.py --write-docs"
+    assert outdated_blocks(table.tables()) == [], "run python -m benchmarks.accelerator.timing --write-docs"
 
 
 def test_each_part_has_a_row() -> None:
     assert list(table.load()["levels"]) == list(estimate(AcceleratorConfig()).parts), (
-        "run benchmarks/timing.py --write-docs"
+        "run python -m benchmarks.accelerator.timing --write-docs"
     )
 
 
@@ -95,5 +92,5 @@ def test_every_figure_comes_out_again(path: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(timing, "cache_folder", lambda: tmp_path)  # nothing that an earlier run kept
     parts, row = table.parts(), table.load()["levels"][path]
     again = table.measured_row(path, parts)
-    assert again["hash"] == row["hash"], "run benchmarks/timing.py --write-docs"
+    assert again["hash"] == row["hash"], "run python -m benchmarks.accelerator.timing --write-docs"
     assert {name: again[name] for name in table.RANKED} == {name: row[name] for name in table.RANKED}

@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.kernels.operator import usable
 
-sys.path.append(str(Path(__file__).parents[2]))
-windows = importlib.import_module("benchmarks.windows")
+windows = importlib.import_module("benchmarks.memory.windows")
 
 
 @pytest.mark.thorough

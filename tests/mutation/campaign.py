@@ -237,7 +237,7 @@ def known(root: Path, plan: Mapping[str, int], results: Path) -> list[Known]:
 
 def _known_table(rows: Sequence[Known]) -> str:
     """Return a table of Markdown, with a row for all modules together."""
-    from benchmarks._docs_tables import markdown_table  # found beside tests/ by ``python -m``, and not by pytest
+    from benchmarks.support.docs_tables import markdown_table  # found beside tests/ by ``python -m``, and not by pytest
 
     counts = {row.module: (row.planned, row.tried, row.killed, len(row.same), len(row.survivors)) for row in rows}
     sums = tuple(map(sum, zip(*counts.values(), strict=True)))
@@ -249,7 +249,7 @@ def _known_table(rows: Sequence[Known]) -> str:
 
 
 def _reasons_table(rows: Sequence[Known]) -> str:
-    from benchmarks._docs_tables import markdown_table
+    from benchmarks.support.docs_tables import markdown_table
 
     edits = [edit for row in rows for edit in row.same.items()]
     edits += [(edit, "open") for row in rows for edit in row.survivors]
@@ -353,7 +353,7 @@ def _run_plan(root: Path, options: argparse.Namespace) -> int:
     if options.known or options.write_docs:
         rows = known(root, plan, results)
         if options.write_docs:
-            from benchmarks._docs_tables import write_blocks
+            from benchmarks.support.docs_tables import write_blocks
 
             write_blocks({"mutation modules": _known_table(rows), "mutation survivors": _reasons_table(rows)}, root)
         sys.stdout.write("\n".join([_known_table(rows), *(edit for row in rows for edit in row.survivors), ""]))

@@ -199,7 +199,7 @@ def main() -> None:
 
 def _sources() -> tuple[Path, str]:
     """Return the suite of the benchmarks' sources, and its version."""
-    from benchmarks._peers import COMMIT, PACKAGE, RELEASE, sources
+    from benchmarks.peers.llama_cpp import COMMIT, PACKAGE, RELEASE, sources
 
     return sources() / "tools" / "server" / "tests", f"commit {COMMIT}, in {PACKAGE} {RELEASE}"
 

@@ -28,8 +28,8 @@ GATES = {
 @pytest.mark.parametrize("model", list(GATES))
 def test_perplexity_grows_within_its_limit(model: str, shared_data: Path, project_root: Path) -> None:
     checkpoint, tokenizer, gates = GATES[model]
-    command = [sys.executable, str(project_root / "benchmarks/quality.py"), str(shared_data / checkpoint)]
+    command = [sys.executable, "-m", "benchmarks.quality.perplexity", str(shared_data / checkpoint)]
     command += ["--tokenizer", str(shared_data / tokenizer), "--methods", *gates, "--json"]
-    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    process = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=True)
     ratios = {name: row["ratio"] for name, row in json.loads(process.stdout)["methods"].items()}
     assert {name: ratio for name, ratio in ratios.items() if ratio > gates[name]} == {}

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library w
 
 DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model", "auto")
 CONTEXT = 128
-CHILD = Path(__file__).parents[2] / "benchmarks" / "_budget_child.py"
+CHILD = Path(__file__).parents[2] / "benchmarks" / "memory" / "budget_child.py"
 MIB = 1 << 20
 PROMPT = np.array([3, 5, 8, 3, 5, 8, 3, 5], np.int32)
 

@@ -40,7 +40,7 @@ MIB = 1 << 20
 SMALLEST = planning.SMALLEST_CONTEXT
 DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model", "auto")
 WITH_MODEL = ("model", "auto")
-CHILD = Path(__file__).parents[2] / "benchmarks" / "_budget_child.py"
+CHILD = Path(__file__).parents[2] / "benchmarks" / "memory" / "budget_child.py"
 
 needs_proc = pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
 
@@ -510,7 +510,7 @@ def compile_modules() -> None:
 
 
 def run_child(**arguments: Any) -> tuple[int, dict[str, Any]]:
-    """Run benchmarks/_budget_child.py: a session in a process of its own that fills its context with wrong guesses."""
+    """Run benchmarks/memory/budget_child.py: a session in a process of its own that fills its context with wrong guesses."""
     target, draft = (str(demo.bundle_path(name)) for name in ("demo", "demo-draft"))
     with_draft = {"draft": draft} if arguments["drafter"] in WITH_MODEL else {}
     command = [sys.executable, str(CHILD), json.dumps({"bundle": target, **with_draft, **arguments})]

@@ -56,7 +56,7 @@ def test_parts_have_the_names_of_submodules() -> None:
 @pytest.mark.rtl
 @pytest.mark.parametrize("path", ["router", "datapath.attention.heads", "datapath.constants", "datapath.sinks"])
 def test_a_part_can_be_synthesized_alone(path: str) -> None:
-    """Synthesize like benchmarks/accelerator_estimate.py."""
+    """Synthesize like benchmarks/accelerator/resources.py."""
     designs = Parts(SMALL).designs(path)
     assert len(designs) == (9 if path == "datapath.constants" else 1)
     assert all("module \\top\n" in design.text for design in designs)

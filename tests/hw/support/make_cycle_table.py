@@ -3,7 +3,7 @@
     python -m tests.hw.support.make_cycle_table
 
 The table has no source but the model itself. It shows a reader of a change which passes take how many cycles more or less;
-tests/sim and ``benchmarks/accelerator_estimate.py --simulate`` compare the model with the hardware.
+tests/sim and ``python -m benchmarks.accelerator.resources --simulate`` compare the model with the hardware.
 """
 
 from __future__ import annotations

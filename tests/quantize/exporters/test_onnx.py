@@ -171,7 +171,7 @@ def test_genai_writes_the_same_text(tmp_path: Path, family: str) -> None:
     """Let it speculate, as its configuration says."""
     python = next(cache_folder().glob("peers/onnxruntime-genai-*/bin/python"), None)
     if python is None:
-        pytest.skip("onnxruntime-genai is not installed: python benchmarks/speculation.py installs it")
+        pytest.skip("onnxruntime-genai is not installed: python -m benchmarks.speculation.drafters installs it")
     bundle = write_family(tmp_path / "b", ONNX_FAMILIES[family])
     export_onnx(bundle, tmp_path / "m")
     prompt = [int(token) for token in np.random.default_rng(1).integers(4, 40, 14)]

@@ -185,7 +185,7 @@ def test_models_that_llama_cpp_would_run_differently_are_refused(
 
 
 def llama_cpp() -> Path | None:
-    """Return what benchmarks/cpu_decode.py built."""
+    """Return what benchmarks/cpu/decode.py built."""
     return next((path.parent for path in cache_folder().glob("peers/llama.cpp-*/build/finished")), None)
 
 
@@ -193,7 +193,7 @@ def llama_cpp() -> Path | None:
 def greedy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = llama_cpp()
     if build is None:
-        pytest.skip("llama.cpp is not built: python benchmarks/cpu_decode.py builds it")
+        pytest.skip("llama.cpp is not built: python -m benchmarks.cpu.decode builds it")
     program = tmp_path_factory.mktemp("llama") / "greedy"
     folders = [f"-I{build.parent / 'source' / part}" for part in ("include", "ggml/include")]
     binaries = [f"-L{build / 'bin'}", f"-Wl,-rpath,{build / 'bin'}", "-lllama", "-lggml", "-lggml-cpu", "-lggml-base"]

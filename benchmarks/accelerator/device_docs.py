@@ -1,0 +1,156 @@
+"""Keep the figures of speculation on the accelerator in a file, and write the tables of the pages from it.
+
+The host's times in them were measured on one machine, so that they are kept with their date and are not computed again by a
+test.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.accelerator.device_figures import PLAIN
+from benchmarks.support.docs_tables import markdown_table
+
+__all__ = ["read_figures", "save", "tables"]
+
+_FILE = Path(__file__).resolve().parent / "figures" / "device_speculation.json"
+_WIDTH = 135  # characters of a line of the pages
+_ALONE = "device alone"
+_HOSTS = {
+    _ALONE: ("the device alone, the host takes no time", "modelled"),
+    "host like this one, overlapped": ("a host like the one measured, overlapped", "modelled, host measured"),
+    "board's host": ("the board's host, one thing after the other", "modelled, host estimated"),
+    "board's host, overlapped": ("the board's host, overlapped", "modelled, host estimated"),
+    "the same, one session for all texts": ("the same, one session writes all texts", "modelled, host estimated"),
+}
+
+
+def read_figures() -> dict[str, Any]:
+    """Return the figures that were kept."""
+    content: dict[str, Any] = json.loads(_FILE.read_text("utf-8"))
+    return content
+
+
+def save(result: Mapping[str, Any]) -> None:
+    """Keep the figures of a run. ``result`` is the JSON of benchmarks/accelerator/speculation.py."""
+    drafters = result["variants"][result["main"]]["drafters"]
+    plain = drafters[PLAIN]["kinds"].values()
+    details = result["details"]
+    content = {
+        "date": time.strftime("%d %B %Y").lstrip("0"),
+        "host": details["host"],
+        "load": round(details["load_average"][0], 1),
+        "host_factor": details["host_factor"],
+        "passes": details["passes"],
+        "plain_host_ms": round(fmean(sum(kind["host_ms"].values()) for kind in plain), 2),
+        "plain_pass_ms": round(fmean(kind["pass_ms"] for kind in plain), 2),
+        "main": result["main"],
+        "goal_tok_s": result["goal_tok_s"],
+        "drafters": {
+            name: {
+                "mean_tok_s": one["mean_tok_s"],
+                "harmonic_tok_s": one["harmonic_tok_s"],
+                "kinds": {
+                    kind: {key: figures[key] for key in ("tok_s", "tokens_per_round")}
+                    for kind, figures in one["kinds"].items()
+                },
+            }
+            for name, one in drafters.items()
+        },
+        "best": result["best"],
+        "range": result["range"],
+    }
+    _FILE.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+def tables(content: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the text of all blocks of the pages, by name."""
+    content = read_figures() if content is None else content
+    return {
+        "speculation run": _run(content),
+        "speculation drafters": _drafters(content),
+        "speculation hosts": _best(content),
+        "speculation range": _range(content),
+        "speculation summary": _summary(content),
+    }
+
+
+def _run(content: Mapping[str, Any]) -> str:
+    text = (
+        f"{content['date']}, host {content['host']} (load {content['load']:.1f} on two virtual cores, other work beside "
+        f"it), one thread. A plain round takes {content['plain_pass_ms']:.1f} ms of the device and "
+        f"{content['plain_host_ms']:.1f} ms of the board's estimated host, as means over the kinds of text."
+    )
+    return textwrap.fill(text, _WIDTH)
+
+
+def _drafters(content: Mapping[str, Any]) -> str:
+    drafters = content["drafters"]
+    kinds = list(drafters[PLAIN]["kinds"])
+    header = [f'"{content["main"]}"', *kinds, "mean", "harmonic"]
+    names = [PLAIN, *sorted(drafters.keys() - {PLAIN}, key=lambda name: -float(drafters[name]["mean_tok_s"]))]
+    rows = []
+    for name in names:
+        one = drafters[name]
+        word, _, place = name.partition(" ")
+        label = "plain" if name == PLAIN else f"`{word}` {place}".strip()
+        cells = [
+            f"{kind['tok_s']:.0f}" + ("" if name == PLAIN else f" ({kind['tokens_per_round']:.2f})")
+            for kind in one["kinds"].values()
+        ]
+        rows.append([label, *cells, f"{one['mean_tok_s']:.1f}", f"{one['harmonic_tok_s']:.1f}"])
+    return markdown_table(header, rows)
+
+
+def _best(content: Mapping[str, Any]) -> str:
+    header = ["", "best drafter", "mean", "harmonic", "plain", f"goal of {content['goal_tok_s']:.0f}", "kind"]
+    rows = []
+    for name, best in content["best"].items():
+        label, kind = _HOSTS[name]
+        speeds = (f"{best[key]:.1f}" for key in ("mean_tok_s", "harmonic_tok_s", "plain_tok_s"))
+        rows.append([label, f"`{best['drafter']}`", *speeds, "reached" if best["goal_reached"] else "missed", kind])
+    return markdown_table(header, rows)
+
+
+def _ranges(content: Mapping[str, Any]) -> list[tuple[str, dict[str, dict[str, float]]]]:
+    """Return the condition of the memory and speeds by host and drafter; the first is without another master."""
+    main = content["main"]
+    alone = {
+        host: {PLAIN: content["best"][host]["plain_tok_s"], "auto": content["best"][host]["mean_tok_s"]}
+        for host in (_ALONE, main)
+        if content["best"][host]["drafter"] == "auto"
+    }
+    return [("no other master", alone), *((row["label"], row["hosts"]) for row in content["range"].values())]
+
+
+def _range(content: Mapping[str, Any]) -> str:
+    header = ["mean tokens/s, plain / `auto`", "the host takes no time", "the board's host, overlapped"]
+    rows = [["", "modelled", "modelled, host estimated"]]
+    for label, hosts in _ranges(content):
+        rows.append(
+            [label, *(f"{hosts[host][PLAIN]:.1f} / {hosts[host]['auto']:.1f}" for host in (_ALONE, content["main"]))]
+        )
+    return markdown_table(header, rows)
+
+
+def _summary(content: Mapping[str, Any]) -> str:
+    rows = [hosts for _, hosts in _ranges(content)]
+    spans = {}
+    for name in (PLAIN, "auto"):
+        speeds = [hosts[host][name] for hosts in rows for host in hosts]
+        spans[name] = f"{int(min(speeds))} to {max(speeds):.0f}"
+    main = rows[0][content["main"]]
+    text = (
+        f"For a model of 0.73 B parameters on a KV260, `benchmarks/accelerator/speculation.py` computes "
+        f"{spans['auto']} tokens/s with `auto` and {spans[PLAIN]} without guesses, as means of six kinds of text: "
+        f"{main['auto']:.0f} and {main[PLAIN]:.0f} with the board's host, the most if the host took no time, the least with "
+        "this host and a memory that others use, too ([modelled](docs/reports/device-speculation.md), with the acceptance "
+        "of the embedded model and an estimated host)."
+    )
+    return textwrap.fill(text, _WIDTH)
