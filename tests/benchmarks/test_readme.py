@@ -1,0 +1,57 @@
+"""Test that benchmarks/README.md lists every benchmark once, with a page that quotes it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "benchmarks" / "README.md"
+_ROW = re.compile(r"^\| (?P<question>[^|]*\?) \| `(?P<module>[\w.]+)` \| \[[^]]+\]\((?P<page>[^)#]+)\) \|$")
+_HEADS = ("| question |", "|---")
+
+
+def rows(text: str) -> list[re.Match[str]]:
+    """Return the rows of the tables.
+
+    Raises:
+        ValueError: a row has another form.
+    """
+    found = []
+    for line in text.splitlines():
+        if line.startswith("|") and not line.startswith(_HEADS):
+            match = _ROW.match(line)
+            if match is None:
+                raise ValueError(f"this row is not | question? | `module` | [page](path) |: {line}")
+            found.append(match)
+    return found
+
+
+def runnable() -> set[str]:
+    """Return the names of the benchmarks that a person runs: they have options."""
+    found = set()
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        text = path.read_text("utf-8")
+        if '__name__ == "__main__"' in text and "ArgumentParser" in text:
+            found.add(".".join(path.relative_to(ROOT / "benchmarks").with_suffix("").parts))
+    return found
+
+
+def test_every_benchmark_is_listed_once() -> None:
+    listed = [row["module"] for row in rows(README.read_text("utf-8"))]
+    assert sorted(listed) == sorted(runnable())
+
+
+def test_every_row_has_a_page_that_quotes_it() -> None:
+    for row in rows(README.read_text("utf-8")):
+        page = Path(os.path.normpath(README.parent / row["page"]))
+        text, module = page.read_text("utf-8"), row["module"]
+        assert f"benchmarks.{module}" in text or f"benchmarks/{module.replace('.', '/')}.py" in text, (module, page)
+
+
+def test_another_form_of_a_row_is_named() -> None:
+    with pytest.raises(ValueError, match="this row is not"):
+        rows("| question |\n|---|\n| How fast? | cpu.decode | none |")
