@@ -65,7 +65,7 @@ types: ## mypy --strict over every Python file
 	@.ci/types
 
 clean: ## remove .venv, caches and packages that were built; build/ keeps what you made there
-	rm -rf .venv .venv-board .typing dist *.egg-info build/lib build/lib.* build/bdist.* runtime/kernels/*.so runtime/loop/*.so
+	rm -rf .venv .venv-board .typing dist *.egg-info build/lib build/lib.* build/bdist.* build/objects runtime/kernels/*.so runtime/loop/*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

@@ -1,21 +1,29 @@
 """The compilation of the kernels' library and of the loop's (``runtime/loop``). It imports nothing of edgedec, because
 setup.py runs it before installation.
 
+Objects are kept in the project's ``build/objects``, so that a second environment, a test or a pulled change compiles only
+what has changed: the source, a file that it includes, an option or the compiler.
+
 Any GCC or Clang can be used, including cross compilers: the target is that of the compiler (``-dumpmachine``).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["LIBRARY", "LOOP_LIBRARY", "KernelBuildError", "build", "build_loop", "find_compiler"]
 
 FOLDER = Path(__file__).resolve().parent
+OBJECTS = FOLDER.parents[1] / "build" / "objects"
+_MOST_OBJECTS = 512  # kept files; those that were used longest ago go
 _SUFFIX = "dylib" if sys.platform == "darwin" else "so"
 LIBRARY, LOOP_LIBRARY = f"libedgedec_kernels.{_SUFFIX}", f"libedgedec_loop.{_SUFFIX}"
 
@@ -158,19 +166,31 @@ def _link(
     *,
     extra: Sequence[str],
     kind: Sequence[str],
+    kept: Path | None = OBJECTS,
 ) -> str:
-    """Compile files with options of their own and link them, as the linker's option ``kind`` says. Return the output."""
+    """Compile files with options of their own and link them, as the linker's option ``kind`` says. Return the output.
+
+    ``kept`` is the folder of objects; None compiles all of them.
+    """
     # A start that finds the libraries does without these modules.
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
 
+    if kept is not None and kept == OBJECTS and not (FOLDER.parents[1] / "pyproject.toml").is_file():
+        kept = None  # an installed package is no project
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects_kept = None if kept is None else _Objects(kept, [*compiler, _run([*compiler, "--version"])])
 
         def compile_one(item: tuple[Path, Sequence[str]]) -> tuple[str, str]:
             source, flags = item
-            object_file = str(Path(scratch) / f"{source.stem}.o")
+            file, includes = Path(scratch) / f"{source.stem}.o", Path(scratch) / f"{source.stem}.d"
             options = (*FLAGS, *WARNINGS, *flags, *extra, f"-I{FOLDER}", "-isystem", str(FOLDER / "vendor"))
-            return object_file, _run([*compiler, *options, "-c", str(source), "-o", object_file])
+            if objects_kept is not None and objects_kept.take(source, options, file):
+                return str(file), ""
+            said = _run([*compiler, *options, "-MD", "-MF", str(includes), "-c", str(source), "-o", str(file)])
+            if objects_kept is not None and not said:  # a warning is to be seen again
+                objects_kept.keep(source, options, file, includes)
+            return str(file), said
 
         # The slowest come first, so that no core waits for one that began last.
         ordered = sorted(files, key=lambda item: not item[0].stem.startswith(_SLOWEST))
@@ -180,4 +200,79 @@ def _link(
         beside = output.with_name(f".{output.name}.{os.getpid()}")
         messages = _run([*compiler, *kind, "-pthread", *extra, "-o", str(beside), *(name for name, _ in objects)])
         beside.replace(output)
+    if objects_kept is not None:
+        objects_kept.forget_old()
     return "".join(text for _, text in objects) + messages
+
+
+class _Objects:
+    """Objects of earlier compilations. A folder that cannot be written keeps none.
+
+    An object is named after its source, the options and the compiler. A file beside it has the digests of all files that
+    the source includes, the system's too, and of the object, so that neither a changed header nor a damaged file is used.
+
+    Parameters:
+        folder: the folder, which is made.
+        compiler: the compiler's command and version.
+    """
+
+    def __init__(self, folder: Path, compiler: Sequence[str]) -> None:
+        self._folder, self._compiler = folder, compiler
+        self._digests: dict[Path, str] = {}  # digests of included files, which many sources share
+
+    def take(self, source: Path, options: Sequence[str], output: Path) -> bool:
+        """Write the object of a source to ``output`` and return True; False if there is none, or something has changed."""
+        kept = self._path(source, options)
+        try:
+            record = json.loads(kept.with_suffix(".json").read_text("utf-8"))
+            if any(self._digest(Path(path)) != digest for path, digest in record["includes"].items()):
+                return False
+            content = kept.read_bytes()
+            if hashlib.sha256(content).hexdigest() != record["object"]:
+                return False
+            output.write_bytes(content)
+            os.utime(kept)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return True
+
+    def keep(self, source: Path, options: Sequence[str], file: Path, includes: Path) -> None:
+        """Keep the object ``file`` of a source; ``includes`` is the compiler's list of what it includes, a make rule."""
+        names = includes.read_text("utf-8").partition(": ")[2].replace("\\\n", " ").replace("\\ ", "\0").split()
+        content, kept = file.read_bytes(), self._path(source, options)
+        record = {
+            "object": hashlib.sha256(content).hexdigest(),
+            "includes": {path: self._digest(Path(path)) for name in names if (path := name.replace("\0", " "))},
+        }
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _replace(kept, content)
+            _replace(kept.with_suffix(".json"), json.dumps(record).encode())
+
+    def forget_old(self) -> None:
+        """Delete all objects but the ``_MOST_OBJECTS`` that were used last."""
+        with suppress(OSError):
+            kept = sorted(self._folder.glob("*.o"), key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in kept[_MOST_OBJECTS:]:
+                path.with_suffix(".json").unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+
+    def _path(self, source: Path, options: Sequence[str]) -> Path:
+        name = hashlib.sha256(json.dumps([*self._compiler, *options, str(source)]).encode())
+        name.update(source.read_bytes())
+        return self._folder / f"{name.hexdigest()[:40]}.o"
+
+    def _digest(self, path: Path) -> str:
+        if path not in self._digests:
+            self._digests[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return self._digests[path]
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
