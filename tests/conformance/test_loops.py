@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_int64
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,12 @@ CONFIGS = st.builds(
     ),
     seed=st.integers(0, 2**64 - 1),
 )
+
+
+def test_the_library_has_every_sampling_option() -> None:
+    """Compiled rounds would ignore an option that the library lacks, in silence."""
+    compiled = {name for name, *_ in CompiledSampling._fields_} | {"logit_bias"}
+    assert {field.name for field in fields(SamplingConfig)} - compiled == set()
 
 
 @pytest.mark.thorough
