@@ -51,9 +51,9 @@ EDGEDEC_INLINE void put_nibble(uint8_t* bytes, int64_t at, uint8_t code) {
 struct KvLayout {
     int64_t kv_heads, head_dim, positions;  // positions: slots of the buffer, rounded up to whole blocks
     int32_t bits;
-    int64_t label_bytes = 0;  // of a slot; 0: no query chooses keys
+    int64_t label_bytes = 0;  // bytes of a slot; 0: no query chooses keys
     int64_t rank = 0;         // numbers of a stored key; 0: it has head_dim elements. Only with labels
-    bool filed = false;       // whether values are in a file. Only with labels
+    bool filed = false;       // true if values are in a file. Only with labels
 
     EDGEDEC_INLINE int64_t blocks() const { return (positions + kKeyBlock - 1) / kKeyBlock; }
     EDGEDEC_INLINE int64_t slots() const { return blocks() * kKeyBlock; }
@@ -67,7 +67,7 @@ struct KvLayout {
     EDGEDEC_INLINE int64_t key_bytes() const { return slots() * key_row_bytes(); }
     EDGEDEC_INLINE int64_t value_bytes() const { return filed ? 0 : slots() * row_bytes(); }
     EDGEDEC_INLINE int64_t scale_bytes() const { return scaled() ? slots() * 4 : 0; }
-    EDGEDEC_INLINE bool by_rows() const { return label_bytes > 0; }  // whether keys are stored by rows
+    EDGEDEC_INLINE bool by_rows() const { return label_bytes > 0; }  // true if keys are stored by rows
     EDGEDEC_INLINE int64_t value_scale_bytes() const { return filed ? 0 : scale_bytes(); }
     EDGEDEC_INLINE int64_t head_bytes() const {
         return key_bytes() + value_bytes() + scale_bytes() + value_scale_bytes() + slots() * label_bytes;
@@ -121,26 +121,26 @@ struct Segment {
 // Counts of keys over all queries, heads and passes, in the cache (edgedec/onnx/kv_cache.py).
 struct KeyCounts {
     int64_t seen, read;  // keys that queries saw, and those that they attended to
-    int64_t bytes;       // of the labels that were compared, and of the keys and values that were read
+    int64_t bytes;       // bytes of the labels that were compared, and of the keys and values that were read
     int64_t again, hits;  // keys of queries that followed the query before them in a pass of one row, and those that it read, too
     int64_t kept, fetched, fetched_bytes;  // values in a file: rows that were in memory, those that were not, and the bytes read
 };
 
 // The slots of a sequence that a head's last query attended to, of those that were alone in their passes.
 struct ChosenKeys {
-    int64_t position = -1;  // of the query
+    int64_t position = -1;  // position of the query
     int32_t block = -1;     // first block of the sequence, which tells it from others
     std::vector<int64_t> slots;
 };
 
-// Which keys a query attends to: at most count(n) of the n that it sees (edgedec/selection.py). Their first `sinks` and last
+// The keys that a query attends to: at most count(n) of the n that it sees (edgedec/selection.py). Their first `sinks` and last
 // `recent` are always among them.
 struct Selection {
     int64_t keys = 0;   // 0: all keys that a query sees
     int64_t share = 0;  // in 65536ths of the keys that it sees, if that is more than `keys`
     int64_t sinks = 0, recent = 0;
-    int64_t channels = 0;            // of a label
-    int32_t bits = 8;                // of a code of a label, 8 or 4
+    int64_t channels = 0;            // number of channels of a label
+    int32_t bits = 8;                // bits of a code of a label, 8 or 4
     const int64_t* channel = nullptr;  // [kv_heads][channels]
     const float* steps = nullptr;      // [kv_heads][channels]
     int64_t kept = 0;                  // keys among the chosen ones whose importance counts, whatever the query
@@ -159,7 +159,7 @@ struct Selection {
 
 // The labels of a head's keys in the blocks of a sequence, and the weights of their channels in the scores.
 struct LabelBlocks {
-    const uint8_t* labels;  // of the head, [block][label_bytes][16]
+    const uint8_t* labels;  // labels of the head, [block][label_bytes][16]
     int64_t label_bytes;
     const int32_t* blocks;  // [count]
     int64_t count;
@@ -218,7 +218,7 @@ class AttentionPass {
     // `rows` must stay valid as long as the pass. `path` must be able to run here.
     AttentionPass(const Path& path, const AttentionRows& rows);
     int64_t tasks() const { return rows_.layout.kv_heads * static_cast<int64_t>(parts_.size()); }
-    int64_t products() const { return products_; }  // of queries and keys, for each dimension and head
+    int64_t products() const { return products_; }  // products of queries and keys, for each dimension and head
     void run(int64_t task) const;
 
   private:

@@ -66,7 +66,7 @@ struct Buffers {
     std::vector<float> query, scores, scratch;
     std::vector<int64_t> fresh, chosen;  // slots of the sequence
     std::vector<uint32_t> ranks, sorted;
-    std::vector<uint8_t> importance;  // of the key of each slot of the sequence
+    std::vector<uint8_t> importance;  // importance of the key of each slot of the sequence
     std::vector<uint8_t> cache;
     std::vector<int32_t> blocks;
     std::vector<int64_t> places;   // slots of the cache, of the chosen keys

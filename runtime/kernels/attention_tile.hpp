@@ -16,7 +16,7 @@ constexpr float kMagic = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an in
 constexpr float kMostHalf = 65504.0f;   // largest float16
 constexpr int64_t kValueTile = 128;     // slots whose values stay in the L1 cache while all dimensions are summed
 constexpr float kMostNibble = 7.0f;     // largest code of 4 bits
-constexpr int kNibbleBias = 8;          // what is added to a code that is stored
+constexpr int kNibbleBias = 8;          // number that is added to a code when it is stored
 
 // Two codes of 4 bits.
 struct Nibbles {

@@ -1,4 +1,4 @@
-// What the products of codes with AVX-512 VNNI have in common: the intrinsics, and the dot product with four columns of a token.
+// The common part of the products of codes with AVX-512 VNNI: the intrinsics, and the dot product with four columns of a token.
 #pragma once
 
 #ifdef EDGEDEC_EMULATE_AVX512  // the same code over SIMDe, for machines without these instructions

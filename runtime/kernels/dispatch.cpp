@@ -65,7 +65,7 @@ bool has_amx() {
 #if defined(EDGEDEC_EMULATE_AVX512)
     return true;
 #else
-    constexpr unsigned kTiles = 1u << 24, kInt8 = 1u << 25, kSaved = 1u << 27;  // of edx, and OSXSAVE of ecx
+    constexpr unsigned kTiles = 1u << 24, kInt8 = 1u << 25, kSaved = 1u << 27;  // bits of edx, and OSXSAVE of ecx
     constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA. Source: Linux's x86/xstate
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kSaved)) return false;

@@ -7,7 +7,7 @@ namespace edgedec {
 namespace {
 
 constexpr int64_t kPrefetch = 2048;        // distance of prefetches in bytes
-constexpr int64_t kLeastTokensOf5Bits = 4;  // with fewer, most instructions unpack codes, and dot products take fewer in all
+constexpr int64_t kLeastTokensOf5Bits = 4;  // tokens below which most instructions unpack codes, and dot products are fewer
 
 struct Dot {
     static constexpr Order kOrder = Order::pairs;

@@ -17,8 +17,8 @@ namespace edgedec {
 
 // Maximum number of columns: (2^17 - 1) x 127 x 128 < 2^31, so that no int32 sum can overflow.
 constexpr int64_t kMostInt8Inputs = (int64_t{1} << 17) - 1;
-constexpr int64_t kPanel = 64;  // by columns: outputs that are reordered at a time, one cache line
-constexpr int64_t kBlock = 64;  // by rows: outputs whose sums are kept at a time
+constexpr int64_t kPanel = 64;  // outputs that are reordered at a time if stored by columns, one cache line
+constexpr int64_t kBlock = 64;  // outputs whose sums are kept at a time if stored by rows
 
 struct Int8Matrix {
     int64_t outputs, inputs;

@@ -24,7 +24,7 @@ uint8_t* line_at(const Ternary& shape, int64_t line, uint8_t* out) {
     return out + (line + before) * kLineBytes;
 }
 uint8_t* scales_at(const Ternary& shape, int64_t group, uint8_t* out) {
-    const int64_t first = group / shape.line_groups() * shape.line_groups();  // of the line of scales
+    const int64_t first = group / shape.line_groups() * shape.line_groups();  // first group of the line of scales
     return line_at(shape, first * shape.group_size / kLineColumns, out) - kLineBytes + (group - first) * shape.group_bytes();
 }
 

@@ -191,7 +191,7 @@ class Kernel : public Operator {
     std::vector<float> steps_, importance_, basis_, columns_;
     std::shared_ptr<ValueStore> store_;  // null: the values are in the cache
     FiledValues filed_;
-    mutable std::vector<ChosenKeys> last_;  // of each query head; a session runs one pass at a time
+    mutable std::vector<ChosenKeys> last_;  // choices of each query head; a session runs one pass at a time
     int64_t counts_ = 0;
     Rotary rotary_{};
     int64_t heads_ = 0, context_ = 0, table_ = 0, offset_ = 0, window_ = 0, sinks_ = 0;

@@ -110,7 +110,7 @@ class Kernel final : public Operator {
         OrtStatus* status;
     };
 
-    // What a contained node sees of the pass.
+    // The pass as a contained node sees it.
     class Contained final : public NodeContext {
       public:
         Contained(Pass& pass, const Node& node) : pass_(pass), node_(node) {}

@@ -62,8 +62,8 @@ class Records {
     std::string_view rest_;
 };
 
-// What the kernel of a node is made from: a node of the session, or one of the nodes that a fused node contains, whose inputs
-// are among those of the fused node.
+// The parts that the kernel of a node is made from: a node of the session, or one of the nodes that a fused node contains,
+// whose inputs are among those of the fused node.
 struct NodeInfo {
     const OrtApi& api;
     const OrtKernelInfo* info;

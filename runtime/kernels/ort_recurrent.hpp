@@ -62,7 +62,7 @@ class Recurrent : public Operator {
         int64_t tokens;
         std::vector<Row> rows;
         std::vector<Sequence> sequences;
-        std::vector<float> values;  // of the operator
+        std::vector<float> values;  // values of the operator
     };
 
     virtual OrtStatus* run(NodeContext& context, Work& work) const = 0;

@@ -22,9 +22,9 @@ struct SessionTensor {
     int64_t dims[4];
 };
 
-// As `SessionOptions` of session.py lays it out.
+// The options of a session, as `SessionOptions` of session.py lays them out.
 struct SessionOptions {
-    const char* folder;   // of the weights that are stored in files
+    const char* folder;   // folder of the weights that are stored in files
     const char* profile;  // beginning of the name of the profiler's file; null: no profile
     int64_t threads;      // 0: ONNX Runtime chooses it
     const SessionTensor* initializers;

@@ -24,7 +24,7 @@ constexpr int64_t kLineColumns = 16;  // columns of a line
 constexpr int64_t kLineBytes = 64;    // bytes of a line
 constexpr int kTokens = 8;            // tokens whose sums are held in registers
 constexpr int64_t kPanelTokens = 16, kPanelColumns = 64;  // sizes of a panel of Staged::panels
-constexpr int64_t kLeastPanelTokens = 5;                  // with fewer tokens there are no panels
+constexpr int64_t kLeastPanelTokens = 5;                  // fewest tokens that have panels
 constexpr int64_t kPairColumns = 32;                      // columns of a block of Staged::pairs
 constexpr int64_t kLeastPairTokens = 2;                   // one token alone has no pairs
 // Maximum number of columns: 2^20 x 2 x 128 < 2^31, so that no int32 sum can overflow.
@@ -38,20 +38,20 @@ struct Ternary {
     int64_t outputs, inputs;
     int32_t planes, group_size;
     const uint8_t* codes;      // with the scales of groups
-    const float* scale;        // that of the whole tensor; not read if there are groups
+    const float* scale;        // scale of the whole tensor; not read if there are groups
     const float* bias;         // [outputs], or null
-    bool half_scales = false;  // whether the scales of groups are float16
+    bool half_scales = false;  // true if the scales of groups are float16
 
     EDGEDEC_INLINE int64_t tiles() const { return (outputs + kTileRows - 1) / kTileRows; }
     // Lines of codes of a tile of one plane.
     EDGEDEC_INLINE int64_t lines() const { return (inputs + kLineColumns - 1) / kLineColumns; }
     EDGEDEC_INLINE int64_t groups() const { return group_size ? (inputs + group_size - 1) / group_size : 1; }
-    EDGEDEC_INLINE int64_t group_bytes() const { return kTileRows * (half_scales ? 2 : 4); }  // of a group's scales in a tile
+    EDGEDEC_INLINE int64_t group_bytes() const { return kTileRows * (half_scales ? 2 : 4); }  // a group's scales in a tile
     EDGEDEC_INLINE int64_t line_groups() const { return kLineBytes / group_bytes(); }          // groups of a line of scales
     EDGEDEC_INLINE int64_t scale_lines() const {  // lines of scales of a tile of one plane
         return group_size ? (groups() + line_groups() - 1) / line_groups() : 0;
     }
-    EDGEDEC_INLINE int64_t plane_bytes() const { return (lines() + scale_lines()) * kLineBytes; }  // of a tile
+    EDGEDEC_INLINE int64_t plane_bytes() const { return (lines() + scale_lines()) * kLineBytes; }  // bytes of a tile
     EDGEDEC_INLINE int64_t tile_bytes() const { return planes * plane_bytes(); }
     EDGEDEC_INLINE int64_t bytes() const { return tiles() * tile_bytes(); }
     const char* problem() const;  // the reason why the sizes are invalid, or null
@@ -130,8 +130,8 @@ struct Path {
     GatedRows gate;
     BlockTransform transform;
     bool (*usable)();  // returns whether this CPU has the instructions of the path
-    Order order;       // of the activations that `tile` and `grid` read
-    bool panels;       // whether `tile` reads Staged::panels from kLeastPanelTokens tokens on
+    Order order;       // order of the activations that `tile` and `grid` read
+    bool panels;       // true if `tile` reads Staged::panels from kLeastPanelTokens tokens on
 };
 
 // Returns the path of that name; null if there is none.

@@ -58,9 +58,9 @@ class ThreadPool {
         ThreadPool& pool_;
     };
 
-    // How long a thread looks for the next job before it sleeps, which is longer than a host takes between two passes.
+    // Time that a thread looks for the next job before it sleeps. It is longer than a host takes between two passes.
     static constexpr std::chrono::microseconds kPatience{1000};
-    static constexpr int kLooks = 64;  // between two looks at the clock
+    static constexpr int kLooks = 64;  // looks for a job between two looks at the clock
 
     void grow(size_t threads) {
         for (; threads_ < threads && threads_ + 1 < Team::kMost; ++threads_) {

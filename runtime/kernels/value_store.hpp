@@ -21,11 +21,11 @@ namespace edgedec {
 // The rows of a state, as `ValuePart` of value_file.py lays it out.
 struct ValuePart {
     int64_t heads, slots;  // key/value heads, and rows of each
-    int64_t row_bytes;     // of a row with its scale
+    int64_t row_bytes;     // bytes of a row with its scale
     int64_t frames;        // rows of each head that are in memory, 0 to `slots`
 };
 
-// What a reading took: rows that were in memory, those that were fetched, and the bytes that were read for them.
+// The cost of a reading: rows that were in memory, those that were fetched, and the bytes that were read for them.
 struct FetchCounts {
     int64_t kept = 0, fetched = 0, bytes = 0;
 };
@@ -63,7 +63,7 @@ class ValueStore {
         std::vector<int32_t> slot_of;   // [frames] -1: the frame is free
         std::vector<uint8_t> used;      // [frames] whether the row was used since the hand has passed
         std::unique_ptr<uint8_t[]> rows;  // [frames][row_bytes]
-        int64_t offset = 0;             // of its rows in the file
+        int64_t offset = 0;             // place of its rows in the file
         int64_t hand = 0;
     };
     struct Part {

@@ -141,7 +141,7 @@ std::string WeightStream::read(const File& file, int64_t offset, int64_t bytes, 
     const int64_t first = down(offset), last = up(offset + bytes), needed = offset + bytes - first;
     *at = to + (offset - first);
     for (int64_t done = 0; done < needed;) {
-        // What is left after a short read may not be aligned, so the read begins again at the last multiple.
+        // The rest after a short read may not be aligned, so the read begins again at the last multiple.
         const int64_t from = down(done);
         const ssize_t count = pread(file.descriptor, to + from, static_cast<size_t>(last - first - from), first + from);
         if (count < 0 && errno == EINTR) continue;

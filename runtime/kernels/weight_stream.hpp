@@ -32,7 +32,8 @@ struct StreamPart {
     uint8_t* codes;
 };
 
-// As `StreamCounters` of weight_stream.py lays it out. Bytes and seconds are those of the streamed parts since the opening.
+// The counters, as `StreamCounters` of weight_stream.py lays them out. Bytes and seconds are those of the streamed parts since
+// the opening.
 struct StreamCounters {
     int64_t read_bytes;      // bytes that were read, with what alignment adds
     int64_t used_bytes;      // bytes of the parts that passes have used
@@ -49,7 +50,7 @@ class WeightStream {
     WeightStream(const WeightStream&) = delete;
     WeightStream& operator=(const WeightStream&) = delete;
 
-    static constexpr int64_t kAlignment = 4096;  // of offsets, sizes and addresses of direct reads
+    static constexpr int64_t kAlignment = 4096;  // unit in bytes of offsets, sizes and addresses of direct reads
 
     // Opens the files, reads the pinned parts and starts the thread. Returns a message if that fails, or an empty one.
     std::string open(const std::vector<std::string>& files);
@@ -74,7 +75,7 @@ class WeightStream {
         std::string path;
         int descriptor = -1;
         bool direct = false;
-        int64_t size = 0, modified_ns = 0;  // of the opening
+        int64_t size = 0, modified_ns = 0;  // the file's at the opening
     };
     using Clock = std::chrono::steady_clock;
 
@@ -105,8 +106,8 @@ class WeightStream {
     // those below `acquired_` were given to a pass, and the slots of those below `released_` are free.
     uint64_t loaded_ = 0, acquired_ = 0, released_ = 0;
     bool reading_ = false, stopped_ = false;
-    std::string failure_;      // of the part `loaded_`
-    bool told_ = false;        // whether a pass has got the failure
+    std::string failure_;      // failure of the part `loaded_`
+    bool told_ = false;        // true if a pass has got the failure
     double rate_ = 0;          // bytes per second of a simulated disk
     Clock::time_point free_at_;  // when the simulated disk has finished what was read
     StreamCounters counters_{};

@@ -41,7 +41,7 @@ private:
     std::deque<T> kept_;
 };
 
-// Whether a design has pins for a memory, and a clock of it; else its memory is inside.
+// True of a design that has pins for a memory, and a clock of it; the memory of others is inside.
 template <class Top, class = void>
 struct HasPins : std::false_type {};
 template <class Top>
@@ -194,7 +194,7 @@ EXPORT void edgedec_board_close(void* handle) { delete &of(handle); }
 EXPORT int64_t edgedec_board_run(void* handle, int64_t cycles, const uint8_t* in, int64_t count, uint8_t* out, int64_t room) {
     return of(handle).run(cycles, in, count, out, room);
 }
-// Whether some of what was given is still to be sent.
+// Returns 1 if a part of what was given is still to be sent.
 EXPORT int edgedec_board_sending(void* handle) { return of(handle).sending(); }
 EXPORT const char* edgedec_board_violation(void* handle) { return of(handle).violation().c_str(); }
 EXPORT int64_t edgedec_board_cycles(void* handle) { return of(handle).now(); }

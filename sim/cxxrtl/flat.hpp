@@ -21,7 +21,7 @@ public:
 private:
     struct Burst {
         uint64_t address;
-        uint32_t beats;  // that are left
+        uint32_t beats;  // beats that are left
         int64_t from;    // cycle
     };
     struct Port {

@@ -25,8 +25,8 @@ using edgedec::ddr::Ports;
 
 constexpr int kPortBytes = EDGEDEC_PORT_BYTES;
 constexpr int kReads = EDGEDEC_READS;
-constexpr int kWritePort = 0;             // whose write channels the write master has
-constexpr int64_t kAnswerCycles = 10000;  // that a register access may take
+constexpr int kWritePort = 0;             // port whose write channels the write master has
+constexpr int64_t kAnswerCycles = 10000;  // most cycles of a register access
 constexpr int kIncrementing = 1;          // AxBURST
 
 thread_local std::string error;
@@ -49,7 +49,7 @@ bool bit(const Port& port) { return now(port).data[0] & 1; }
 template <size_t N>
 void put(cxxrtl::value<N>& port, uint64_t number) { port.template set<uint64_t>(number); }
 
-// What a master says of its bursts is one constant: whole beats, ascending.
+// True if a master's bursts are of the one kind that it makes: whole beats, ascending.
 template <class Size, class Burst>
 bool plain(const Size& size, const Burst& burst) {
     return 1 << number(size) == kPortBytes && number(burst) == kIncrementing;
@@ -203,7 +203,7 @@ private:
         }
     }
 
-    // What the masters drive goes to the memory; then the rising edge.
+    // Gives the memory what the masters drive; then comes the rising edge.
     void finish() {
 #define TAKE(INDEX, NAME)                                                                              \
     {                                                                                                  \
@@ -254,7 +254,7 @@ private:
         counts_.write_bytes += __builtin_popcountll(i.w_strobe);
     }
 
-    // What the monitors at the AXI ports see in this cycle; the first rule that was ever broken is kept.
+    // Reads what the monitors at the AXI ports see in this cycle; the first rule that was ever broken is kept.
     void check_rules() {
         const auto& seen = now(top_.p_violations);
         for (size_t word = 0; word < seen.chunks; ++word) {
@@ -347,7 +347,7 @@ EXPORT int64_t edgedec_top_record(void* handle, const char* port) {
     return words ? static_cast<int64_t>(words) : refuse("there is no such port to record");
 }
 
-// How many words the n-th recording has; with ``out`` they go there and are forgotten.
+// Returns the number of words of the n-th recording; with ``out`` they go there and are forgotten.
 EXPORT int64_t edgedec_top_recorded(void* handle, int64_t number, uint32_t* out) {
     auto& kept = of(handle).recorded(static_cast<size_t>(number));
     const auto words = static_cast<int64_t>(kept.size());

@@ -63,7 +63,7 @@ EXPORT void edgedec_ddr_counts(void* memory, int64_t* out) {
 
 EXPORT void edgedec_ddr_record(void* memory) { static_cast<Memory*>(memory)->controller().record(); }
 
-// How many commands there are; as many as fit go to ``out``.
+// Returns the number of commands; as many as fit go to ``out``.
 EXPORT int64_t edgedec_ddr_commands(void* memory, int64_t* out, int64_t most) {
     static_assert(sizeof(Command) == 4 * sizeof(int64_t));
     const auto& commands = static_cast<Memory*>(memory)->controller().commands();

@@ -138,7 +138,7 @@ private:
         ++counts_.turnarounds;
     }
 
-    // Whether a bank goes on with its open row: somebody waits for it, and the oldest has not been overtaken too often.
+    // Returns true if a bank goes on with its open row: somebody waits for it, and the oldest has not been overtaken too often.
     bool keeps_row(const Bank& bank) const {
         const int32_t hit = bank.hit[writing_];
         return hit == 0 || (hit > 0 && bank.overtaken[writing_] < p_.overtakes);

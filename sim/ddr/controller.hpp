@@ -15,7 +15,7 @@ struct Counts {
 
 enum class Kind : int64_t { kRead, kWrite, kActivate, kPrecharge, kRefresh };
 
-// What the DRAM was told, for tests.
+// A command that the DRAM was given, for tests.
 struct Command {
     int64_t clock;
     Kind kind;

@@ -27,7 +27,7 @@ private:
         int64_t from;  // clock from which its lines may leave
     };
     struct Line {
-        uint64_t address;  // of its first beat
+        uint64_t address;  // address of its first beat
         uint32_t beats;
         bool last;
         int64_t ready;
@@ -35,7 +35,7 @@ private:
     struct WriteLine {
         uint64_t address;
         bool last;
-        uint8_t response;  // of the whole burst, where last
+        uint8_t response;  // response of the whole burst, where last
         int64_t from;
     };
     struct Port {
@@ -59,7 +59,7 @@ private:
     const Parameters p_;
     std::vector<Port> ports_;
     std::unique_ptr<Controller> controller_;
-    std::vector<int64_t> return_free_;  // of each port of the controller
+    std::vector<int64_t> return_free_;  // clock for each port of the controller
     std::vector<std::vector<int>> members_;
     std::vector<size_t> turn_;
     size_t controller_turn_ = 0;

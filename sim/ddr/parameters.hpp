@@ -1,5 +1,5 @@
-// What a memory is made of. Only int64_t, in the order of edgedec.sim.ddr.parameters.DdrParameters: Python fills it field
-// by field. Times are clocks of the controller unless a name says otherwise.
+// The parameters of a memory. They are int64_t only, in the order of edgedec.sim.ddr.parameters.DdrParameters: Python fills
+// them field by field. Times are clocks of the controller unless a name says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ constexpr int kParameters = sizeof(Parameters) / sizeof(int64_t);
 struct Access {
     uint64_t row;
     int32_t port;
-    uint32_t slot;  // of the port's lines; reads only
+    uint32_t slot;  // slot of the port's lines; reads only
     int64_t since;  // clock of arrival
-    int64_t order;  // of arrival
+    int64_t order;  // order of arrival
 };
 
 }  // namespace edgedec::ddr

@@ -10,7 +10,7 @@ namespace edgedec::ddr {
 constexpr int kMostPortBytes = 64;
 enum Response : uint8_t { kOkay = 0, kSlaveError = 2, kDecodeError = 3 };
 
-// What a master drives on one port. Mirrored by edgedec.sim.ddr.memory.
+// The signals that a master drives on one port. They are mirrored by edgedec.sim.ddr.memory.
 struct PortIn {
     uint64_t ar_address, aw_address, w_strobe;
     uint32_t ar_beats, aw_beats;
@@ -18,7 +18,7 @@ struct PortIn {
     uint8_t w_data[kMostPortBytes];
 };
 
-// What the memory drives on it; a function of state alone, so no path leads from a master's outputs to its inputs.
+// The signals that the memory drives on it; a function of state alone, so no path leads from a master's outputs to its inputs.
 struct PortOut {
     uint8_t ar_ready, aw_ready, w_ready, r_valid, r_last, r_response, b_valid, b_response;
     uint8_t r_data[kMostPortBytes];

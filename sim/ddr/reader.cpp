@@ -5,7 +5,7 @@
 namespace edgedec::ddr {
 namespace {
 
-constexpr int64_t kGranule = 4096;  // that a port has on end, see edgedec.hw.isa.striping
+constexpr int64_t kGranule = 4096;  // bytes that a port has on end, see edgedec.hw.isa.striping
 constexpr int64_t kQueued = 4;      // ranges that a port may be behind the fastest one
 constexpr int64_t kLatency = 3;     // cycles of a queue of slices
 constexpr int64_t kWritesWaiting = 256;

@@ -7,7 +7,7 @@ namespace edgedec::ddr {
 
 // Mirrored by edgedec.sim.ddr.reader; only int64_t.
 struct Range {
-    int64_t start, beats;  // of the stream, in logical order
+    int64_t start, beats;  // beats of the stream, in logical order
     int64_t wait;          // cycles in which the reader does not take the first of them, though all before it are taken
     int64_t finished;      // out: the cycle after its last beat was taken
 };

@@ -8,7 +8,7 @@ namespace edgedec::ddr {
 // Mirrored by edgedec.sim.ddr.traffic.Stream; only int64_t.
 struct Stream {
     int64_t port, write, address, bytes;
-    int64_t burst_bytes;   // of one burst; cut at 4 KiB and at a chunk's end
+    int64_t burst_bytes;   // bytes of one burst; cut at 4 KiB and at a chunk's end
     int64_t outstanding;   // bursts under way at most
     int64_t chunk_bytes, stride_bytes;  // a chunk on end, then from its start to the next one's
     int64_t start_cycle;

@@ -10,7 +10,8 @@
 
 namespace edgedec::netlist {
 
-// As cells.py numbers them. A cell is a row of numbers: its kind, the nets of its inputs, those of its outputs, constants.
+// The kinds of cells, as cells.py numbers them. A cell is a row of numbers: its kind, the nets of its inputs, those of its
+// outputs, constants.
 enum Kind : uint32_t { kLut, kCarry, kRead, kMultiplier, kReset, kFlipFlop, kWrite, kPort };
 
 struct Shape {
@@ -21,14 +22,14 @@ constexpr Shape kShapes[] = {{4, 1, 1}, {5, 2, 1}, {4, 4, 1}, {38, 36, 0}, {1, 1
 struct Tables {
     uint32_t nets;                    // 0 and 1 are the constants, the last is for outputs that nobody reads
     const uint32_t* cells;
-    const uint32_t* combinational;    // where in cells each begins, in an order in which they can run
+    const uint32_t* combinational;    // places in cells where each begins, in an order in which they can run
     uint32_t combinational_count;
     const uint32_t* clocks;           // for each: its net, whether it is inverted, how many cells it has
     uint32_t clock_count;
-    const uint32_t* clocked;          // where in cells each begins, clock by clock
+    const uint32_t* clocked;          // places in cells where each begins, clock by clock
     const uint32_t* rams;             // contents of the memories of 16 x 4, two words for each
     uint32_t ram_count;
-    const uint32_t* blocks;           // of each DP16KD: where in contents it begins plus one, or 0 if it holds zeros
+    const uint32_t* blocks;           // for each DP16KD: one plus its place in contents, or 0 if it holds zeros
     uint32_t block_count;
     const uint32_t* contents;         // 512 rows of 36 bits, two words for each
 };
@@ -67,7 +68,7 @@ public:
     }
     uint8_t get(uint32_t net) const { return values_[net]; }
 
-    // What is between the registers settles; then the registers of all clocks that have risen take what they see, at once.
+    // Settles what is between the registers; then the registers of all clocks that have risen take what they see, at once.
     void step() {
         settle();
         bool any = false;
@@ -89,7 +90,7 @@ private:
         uint32_t net, inverted;
         bool before, edge;
         size_t begin, end;             // words of dirty_
-        std::vector<uint32_t> ports;   // of DP16KDs: another port's write can change what they read
+        std::vector<uint32_t> ports;   // ports of DP16KDs: another port's write can change what they read
     };
     struct PortPlace {
         uint32_t cell = 0, clock = 0;
@@ -141,7 +142,7 @@ private:
         each([&](uint32_t net, uint32_t cell) { fanout_[next[net]++] = cell; });
     }
 
-    // As the bitstream leaves it.
+    // Sets the state that the bitstream leaves.
     void start() {
         values_[1] = 1;
         for (size_t cell = 0; cell < places_.size(); ++cell) {
@@ -228,7 +229,7 @@ private:
     bool selected(const uint32_t* in) const { return values_[in[14]] && !number(in + 17, 3); }
     uint32_t row_of(const uint32_t* in) const { return static_cast<uint32_t>(number(in + 5, 9)); }
 
-    // Where in a row of 36 bits, four bytes of nine, a port of this width is; narrow ones never see a ninth bit.
+    // Returns the place of a port of this width in a row of 36 bits, four bytes of nine; narrow ones never see a ninth bit.
     uint32_t place_of(const uint32_t* in, uint32_t width) const {
         if (width == 36) return 0;
         if (width == 18) return 18 * values_[in[4]];
@@ -261,7 +262,7 @@ private:
         uint64_t row = block.rows[row_of(in)];
         const PortPlace& other = block.at[1 - constant[1]];
         if (clocks_[other.clock].edge) {
-            // What is read while it is written is anybody's guess: never what a careless design would like.
+            // A word that is read while it is written is anybody's guess: never what a careless design would like.
             const BlockWrite theirs = write_of(other.cell);
             if (theirs.row == row_of(in)) row ^= theirs.mask;
         }

@@ -2,7 +2,7 @@
 
 const MAGIC = 12582912.0;  // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
 
-struct Parts {  // of e^x = 2^n * (1 + r + y * r^2), where z is n + MAGIC
+struct Parts {  // parts of e^x = 2^n * (1 + r + y * r^2), where z is n + MAGIC
     r: f32,
     y: f32,
     z: f32,

@@ -8,7 +8,7 @@ fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     let out = lane % OUTS;
     let slice = lane / OUTS;
     let at_ROW = (first + min(ROWu, count - 1u)) * (CODE_STRIDE / 4u);  // each row
-    var total = nothing();  // of this output and row `slice`
+    var total = nothing();  // sum of this output and row `slice`
     for (var base = 0u; base < GROUPS; base += SHARERS) {
         let group = base + slice;
         if (group < GROUPS) {

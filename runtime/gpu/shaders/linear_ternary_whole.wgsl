@@ -6,7 +6,7 @@ fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     let out = lane % OUTS;
     let slice = lane / OUTS;
     let at_ROW = (first + min(ROWu, count - 1u)) * (CODE_STRIDE / 4u);  // each row
-    var total = nothing();  // of this output and row `slice`
+    var total = nothing();  // sum of this output and row `slice`
     for (var plane = 0u; plane < PLANES; plane += 1u) {
         let planes = tile * PLANES + plane;
         var sum_ROW = 0;  // each row

@@ -6,7 +6,7 @@ const NOTHING = 0xffffffffu;  // an id that no item has
 struct Item {
     key: u32,  // larger for larger logits
     id: u32,
-    bits: u32,  // of the logit
+    bits: u32,  // bits of the logit
 }
 
 var<workgroup> best_key: atomic<u32>;

@@ -43,7 +43,7 @@ function tokensOf(text, lines, hasLinks = true) {
   const closing = codeRuns(text);
   let line = 0;
   let lineStart = 0; // place of the line in `text`
-  let start = 0; // of the text that is no token yet
+  let start = 0; // start of the text that is no token yet
   const place = (at) => lines[line].at + at - lineStart;
   const flush = (end) => {
     if (end > start) tokens.push({ kind: "text", text: text.slice(start, end), at: place(start) });

@@ -2,7 +2,7 @@
 
 const NAMES = ["temperature", "top_k", "top_p", "min_p", "repeat_penalty", "max_tokens", "seed"];
 const DEFAULTS = { max_tokens: "n_predict" }; // names in `/props` that differ
-const WORDS = { max_tokens: "no limit", seed: "random" }; // of the value -1
+const WORDS = { max_tokens: "no limit", seed: "random" }; // words for the value -1
 
 /** Return the options that the user has set. Throws an Error if a field has something that is no number. */
 export function optionsOf(panel) {

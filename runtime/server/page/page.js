@@ -9,7 +9,7 @@ import { addChunk, KeyError, memoryOf, Server } from "./server.js";
 import { browserStorage, isChatKey, Store } from "./store.js";
 import { button, element } from "./view.js";
 
-const CURRENT = "edgedec.current"; // in the storage of the tab: the conversation that a reload shows again
+const CURRENT = "edgedec.current"; // key in the storage of the tab: the conversation that a reload shows again
 const MEMORY_MS = 2000;
 const EXAMPLES = [
   "Explain in two sentences what a language model does.",
@@ -22,7 +22,7 @@ const store = new Store(browserStorage());
 let chat = newConversation();
 let pending = null; // the answer that is being written: {conversation, before, parent, messages, controller}
 let editing = null; // the message that is edited: {id, text}
-let props = null; // of the server
+let props = null; // properties of the server
 let trouble = ""; // why they are not known
 let isLocked = false; // the server waits for another key
 

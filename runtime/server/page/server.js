@@ -1,6 +1,6 @@
 /** What the page asks the server for: its properties, its memory, and the stream of an answer. */
 
-const KEY = "edgedec.key"; // in the storage of the browser's tab
+const KEY = "edgedec.key"; // name in the storage of the browser's tab
 
 // The ledger's names that a reader of the page may not know.
 const PARTS = {

@@ -7,7 +7,7 @@ import { checked, newId, titleOf, united } from "./conversation.js";
 
 const PREFIX = "edgedec.chat.";
 const FORMAT = "edgedec-chats";
-const MOST_FILE_BYTES = 32 << 20; // of an import, several times what browsers store
+const MOST_FILE_BYTES = 32 << 20; // bytes of an import, several times what browsers store
 
 /** Return the browser's storage, or null if it is switched off. */
 export function browserStorage() {

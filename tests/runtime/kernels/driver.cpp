@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
         const auto token_scales = take<float>(tokens);
         const auto bias = take<float>(has_bias ? outputs : 0);
         std::vector<uint8_t> packed(static_cast<size_t>(edgedec_ternary_bytes(outputs, inputs, planes, group, half)));
-        float scale = 0;  // that of the whole tensor
+        float scale = 0;  // scale of the whole tensor
         if (!group) std::memcpy(&scale, stored_scales.data(), sizeof scale);
         std::vector<float> out(static_cast<size_t>(tokens * outputs));
         int32_t failed = edgedec_ternary_pack(stored.data(), stored_scales.data(), row_bytes, outputs, inputs, planes, group,

@@ -12,7 +12,7 @@ export class Conversation {
   constructor(tokenizer, template, size) {
     this.tokenizer = tokenizer;
     this.template = template;
-    this.size = size; // of the context, in tokens
+    this.size = size; // size of the context, in tokens
     this.turns = [];
   }
 

@@ -12,7 +12,7 @@ export class Session {
     this.eos = new Set(tokens.eos);
     this.positions = positions; // size of the context, in tokens
     this.cached = []; // ids of the rows in the cache
-    this.isExact = null; // whether the GPU was seen to write the CPU's tokens; null if that was not tried
+    this.isExact = null; // true if the GPU was seen to write the CPU's tokens; null if that was not tried
   }
 
   /**

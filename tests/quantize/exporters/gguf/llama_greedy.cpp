@@ -1,4 +1,4 @@
-// What llama.cpp writes greedily: greedy MODEL COUNT ID... prints COUNT ids. Float32 everywhere, one thread.
+// The ids that llama.cpp writes greedily: greedy MODEL COUNT ID... prints COUNT ids. Float32 everywhere, one thread.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
