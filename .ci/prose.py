@@ -1,16 +1,20 @@
-"""Check that docstrings and comments do not open with a word that makes a sentence a fragment.
+"""Check that docstrings, comments and pages have no fragments and no inverted sentences, as far as openings tell.
 
-Usage: ``.ci/prose.py [PATH ...]``. Each path is a Python file or a folder; without paths, the folders in ``CLEAN`` are
-checked, which is what ``make lint`` does. Each finding is printed as ``file:line: kind: text``, and the exit status is 1
-if there is any. Four kinds are reported:
+Usage: ``.ci/prose.py [PATH ...]``. Each path is a folder, or a file in Python, in a language with ``//`` comments (C++,
+JavaScript, WGSL) or in Markdown; without paths, the folders in ``CLEAN`` are checked, which is what ``make lint`` does. Each
+finding is printed as ``file:line: kind: text``, and the exit status is 1 if there is any. Five kinds are reported:
 
 - ``docstring``: the docstring of a module, class or function opens with a word of ``OPENERS``;
 - ``entry``: so does the description of a parameter or member, ``name: description``, within a docstring;
 - ``constant``: so does the comment of a constant of a module, on its line or above it, or it opens with a preposition;
-- ``comment``: so does any other comment. Neighbouring lines of comment are one comment.
+- ``comment``: so does any other comment. Neighbouring lines of comment are one comment;
+- ``sentence``: a sentence of a page or of a ``//`` comment is inverted ("Charged is what the model adds."), has no verb
+  of its own ("What others use is."), leaves out what is not ("These are exact and have not."), or, on a page, opens with
+  a relative word ("Who comes from Ollama finds it here.").
 
 Write "Return the beats of a burst" for "Of a burst, the beats", and ``LIMIT = 4  # bytes of a beat`` for
-``LIMIT = 4  # of a beat, in bytes``. To add a folder to the check, clear its findings and add its name to ``CLEAN``.
+``LIMIT = 4  # of a beat, in bytes``. To add a folder to the check, clear its findings and add its name to ``CLEAN``. In
+WGSL a line that ends with ``// each row`` is code, which ``runtime/gpu/kernels/source.py`` repeats, and no comment here.
 """
 
 from __future__ import annotations
@@ -28,8 +32,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # Files and folders, relative to the root, that have no findings and must stay so; one per line, in alphabetical order.
 CLEAN = (
     ".ci",
+    "CONTRIBUTING.md",
+    "README.md",
     "benchmarks",
     "boards",
+    "docs",
     "edgedec",
     "examples",
     "hw",
@@ -64,20 +71,42 @@ _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 # Comments for tools, and lines without words.
 _DIRECTIVE = re.compile(r"!|\s*(noqa|type:|mypy:|ruff:|fmt:|pragma)|\W*$")
 
+SLASHES = frozenset([".cjs", ".cpp", ".hpp", ".js", ".wgsl"])  # names of files with // comments
+SUFFIXES = SLASHES | {".md", ".py"}
+VENDORS = frozenset(["node_modules", "vendor"])  # folders with the text of others
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|`(?:\\.|[^`\\])*`')
+_SLASH = re.compile(r"(?:^|(?<=\s))//+!?(?: each row$)?")
+# Constants of C++, and of a module in JavaScript.
+_SLASH_CONSTANT = re.compile(r"\s*(?:(?:inline|static) )*constexpr\b|(?:export )?const [A-Z][A-Z0-9_]*\b")
+
+_ENDS = re.compile(r"(?<=[.?!])\W*\s+(?=[\W\d]*[A-Z])")  # blanks between two sentences
+_SENTENCES = (
+    # "Charged is what the model adds." Words in -eed are mostly nouns.
+    re.compile(r"(?:Not |Never )?(?i:(?!(?:embed|hundred|shed)\b)[a-z]+[^\We]ed) (?:is|are|was|were)\b"),
+    # "Of a bundle only the head runs." A part of several may open so: "Of ten guesses, nine are right."
+    re.compile(r"Of (?:a(?! (?:dozen|hundred|thousand)\b)|an|each|its|what)\b"),
+    # "What others in the group use is."
+    re.compile(r"What (?!.*\b(?:as|how|it|than|that|there|they|this|what|where|which|who)\b).* (?:is|are|was|were)\.$"),
+    # "The others are ONNX Runtime's and have not."
+    re.compile(r".*\b(?:and|but|or) (?:are|can|do|does|did|had|has|have|is|may|must|was|were|will) not[.;]"),
+)
+# Openers of a sentence on a page, unless it is a question or a heading in bold.
+_RELATIVE = re.compile(r"(?:How|Whether|Who|Whose)\b.*\.$")
+
 Finding = tuple[int, str, str]  # line, kind, text
 
 
 def main() -> int:
     """Print the findings of the files named on the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="Python file or folder; default: CLEAN")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="file or folder; default: CLEAN")
     paths = parser.parse_args().paths or [ROOT / name for name in CLEAN]
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         parser.error(f"no such file or folder: {', '.join(missing)}")
     count = 0
     for path in _files(paths):
-        for line, kind, text in findings(path.read_text(encoding="utf-8")):
+        for line, kind, text in findings(path.read_text(encoding="utf-8"), path.suffix):
             print(f"{_shown(path)}:{line}: {kind}: {_sentence(text)}")
             count += 1
     if count:
@@ -85,8 +114,12 @@ def main() -> int:
     return 1 if count else 0
 
 
-def findings(source: str) -> list[Finding]:
-    """Return the openings that break the rules in ``source``, the text of a Python file, ordered by line."""
+def findings(source: str, suffix: str = ".py") -> list[Finding]:
+    """Return the openings that break the rules in ``source``, the text of a file of this suffix, ordered by line."""
+    if suffix == ".md":
+        return sorted(_page(source))
+    if suffix in SLASHES:
+        return sorted(_slash_comments(source))
     tree = ast.parse(source)
     return sorted([*_docstrings(tree), *_comments(source, _constants(tree))])
 
@@ -142,6 +175,58 @@ def _comments(source: str, constants: set[int]) -> Iterator[Finding]:
             yield line, "constant" if of_constant else "comment", text
 
 
+def _slash_comments(source: str) -> Iterator[Finding]:
+    comments: list[tuple[int, bool, str]] = []  # line, True if the comment is about a constant, text
+    lines, previous = source.splitlines(), -1
+    for line, code in enumerate(lines, start=1):
+        # Strings become blanks of their length, and so do the marks that separate digits.
+        plain = _STRING.sub(lambda match: "_" * len(match[0]), re.sub(r"(?<=\d)'(?=\d)", "_", code))
+        if not (match := _SLASH.search(plain)) or match[0].endswith(" each row"):
+            continue
+        alone, text = not code[: match.start()].strip(), code[match.end() :].strip()
+        if alone and line == previous + 1:
+            first, about, before = comments.pop()
+            comments.append((first, about, f"{before} {text}"))
+        else:
+            comments.append((line, False, text))
+        previous = line if alone else -1
+        about = lines[line] if alone and line < len(lines) else code
+        comments[-1] = comments[-1][0], _SLASH_CONSTANT.match(about) is not None, comments[-1][2]
+    for line, is_constant, text in comments:
+        if _opener(text) in (OPENERS | PREPOSITIONS if is_constant else OPENERS):
+            yield line, "constant" if is_constant else "comment", text
+        yield from ((line, "sentence", one) for one in _wrong_sentences(text))
+
+
+def _page(source: str) -> Iterator[Finding]:
+    for line, text in _paragraphs(source):
+        plain = text.replace("**", "")
+        wrong = [one for one in _ENDS.split(plain) if _RELATIVE.match(one)]
+        yield from ((line, "sentence", one) for one in [*_wrong_sentences(plain), *wrong])
+
+
+def _paragraphs(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs, items and cells of a page with their first lines, without headings and code."""
+    fenced, first, words = False, 0, list[str]()
+    for line, raw in enumerate([*source.splitlines(), ""], start=1):
+        fence = raw.lstrip().startswith("```")
+        fenced ^= fence
+        text = "" if fence or fenced or (raw.startswith("    ") and not words) else raw.strip()
+        item = re.match(r"(?:\d+\.|[-*]) +", text)
+        if words and (not text or item or text[0] in "#|<"):
+            yield first, " ".join(words)
+            words = []
+        if text.startswith("|"):
+            yield from ((line, cell.strip()) for cell in re.split(r"(?<!\\)\|", text))
+        elif text and text[0] not in "#<":
+            first = first if words else line
+            words.append(text[item.end() :] if item else text)
+
+
+def _wrong_sentences(text: str) -> list[str]:
+    return [one for one in _ENDS.split(text) if any(rule.match(one) for rule in _SENTENCES)]
+
+
 def _opener(text: str) -> str:
     match = _WORD.match(text)
     return match[1].lower() if match else ""
@@ -154,7 +239,8 @@ def _sentence(text: str) -> str:
 
 def _files(paths: list[Path]) -> Iterator[Path]:
     for path in paths:
-        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        inner = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES) if path.is_dir() else [path]
+        yield from (file for file in inner if not VENDORS.intersection(file.parts))
 
 
 def _shown(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The check of docstrings and comments, `.ci/prose.py`, sees each kind of planted violation and passes good prose."""
+"""The check of docstrings, comments and pages, `.ci/prose.py`, sees each planted violation and passes good prose."""
 
 from __future__ import annotations
 
@@ -59,6 +59,51 @@ GOOD = [
     "# -----\n#!what\n",
 ]
 
+PLANTED_COMMENTS = [
+    ("int64_t beats = 4;  // of a burst\n", (1, "comment", "of a burst")),
+    (
+        "// What a bank waits for,\n// in clocks.\nstruct Wait {};\n",
+        (1, "comment", "What a bank waits for, in clocks."),
+    ),
+    ("constexpr int kBeats = 4;  // in a burst\n", (1, "constant", "in a burst")),
+    ("    static constexpr int64_t kMost = 1'024;  // of one's beats\n", (1, "constant", "of one's beats")),
+    ("// By columns: a strip.\nconstexpr int kStrip = 4;\n", (1, "constant", "By columns: a strip.")),
+    ("export const MOST_BYTES = 4; // for a file\n", (1, "constant", "for a file")),
+    ('x = "// of it"; // that is left\n', (1, "comment", "that is left")),
+    ("y = '// of it' + `// of that`;\n// How it is left.\n", (2, "comment", "How it is left.")),
+    ("x; // one\n// of two\n", (2, "comment", "of two")),
+    ("// It is full. Refused are the others.\n", (1, "sentence", "Refused are the others.")),
+    ("let total_ROW = 0.0;  // each row\nlet all = 0.0;  // of each row\n", (2, "comment", "of each row")),
+]
+GOOD_COMMENTS = [
+    "int64_t beats = 4;  // beats of a burst\n// The bank waits,\n// of which there are two.\n",
+    "const place = (at) => at; // in the text\nfor (;;) {  // in bytes\n}\n",
+    'x = "a // of it";\ny = "https://of.example";  // address\n',
+    "constexpr int kBeats = 4;  // beats of a burst\n#if X  // true on Arm\n",
+    "let at_ROW = first;  // each row\n",
+]
+PLANTED_PAGES = [
+    "Charged is what the model adds.",
+    "They are read. Not supported are experts.",
+    "**Refused are** all others, by name.",
+    "Of a bundle only the head runs.",
+    "Others are not part of it. What others in the group use is.",
+    "The wide ones are ONNX Runtime's and have not.",
+    "Who comes from Ollama finds the options.",
+    "How tokens are chosen. A value may be wrong.",
+    "Whether it fits, and if not, why.",
+]
+GOOD_PAGES = [
+    "Of ten guesses, nine are right. Of a hundred, ninety are. Of the two, the first wins.",
+    "What it costs depends on where it is. What a file says is used. What is that?",
+    "Speed is measured. It was refused as others are.",
+    "The others do not, and llama.cpp does not. How is it done? It is how it is done.",
+    "A page:\n\n    Charged is what the model adds.\n\n```\nCharged is what the model adds.\n```\n\n# How it is done.\n",
+    "| `Charged is` | how many there are | whether it fits |\n|---|---|---|\n",
+    '"How about a pizza?" she said.',
+    "[Which models run where](families.md) lists them. That is all, as is said.",
+]
+
 
 @pytest.fixture(scope="module")
 def prose() -> ModuleType:
@@ -80,6 +125,32 @@ def test_good_prose_passes(prose: ModuleType, source: str) -> None:
     assert prose.findings(source) == []
 
 
+@pytest.mark.parametrize(("source", "expected"), PLANTED_COMMENTS)
+def test_planted_comments_of_other_languages_are_reported(
+    prose: ModuleType, source: str, expected: tuple[int, str, str]
+) -> None:
+    for suffix in (".cpp", ".hpp", ".js", ".wgsl"):
+        assert prose.findings(source, suffix) == [expected]
+
+
+@pytest.mark.parametrize("source", GOOD_COMMENTS)
+def test_good_comments_of_other_languages_pass(prose: ModuleType, source: str) -> None:
+    assert prose.findings(source, ".cpp") == prose.findings(source, ".js") == prose.findings(source, ".wgsl") == []
+
+
+@pytest.mark.parametrize("text", PLANTED_PAGES)
+def test_planted_sentences_of_pages_are_reported(prose: ModuleType, text: str) -> None:
+    page = f"# A page\n\nIt is good.\n\n{text}\n\n1. {text.replace('. ', '.' + chr(10) + '   ')}\n\n| a | {text} |\n"
+    assert [(line, kind) for line, kind, _ in prose.findings(page, ".md")] == [
+        (line, "sentence") for line in (5, 7, 9 + text.count(". "))
+    ]
+
+
+@pytest.mark.parametrize("text", GOOD_PAGES)
+def test_good_pages_pass(prose: ModuleType, text: str) -> None:
+    assert prose.findings(text, ".md") == []
+
+
 def test_each_banned_opener_is_reported(prose: ModuleType) -> None:
     for word in ("What", "Of", "Whether", "Where", "Who", "Whose", "That", "Those", "Which", "How", "As"):
         assert [kind for _, kind, _ in prose.findings(f'"""{word} it is."""\n# {word} it is.\n')] == [
@@ -98,9 +169,17 @@ def test_a_planted_file_fails_the_command(tmp_path: Path) -> None:
     (folder / "good.py").write_text('"""A queue."""\n')
     assert _run(folder).returncode == 0
     (folder / "bad.py").write_text('"""A queue."""\n\nLIMIT = 4  # of a beat. It is small.\n')
+    (folder / "bad.md").write_text("# A queue\n\nCharged is a beat. It is small.\n")
+    (folder / "bad.hpp").write_text("int x;  // of a beat\n")
+    (folder / "vendor").mkdir()
+    (folder / "vendor" / "theirs.hpp").write_text("int x;  // of a beat\n")
     run = _run(folder)
     assert run.returncode == 1
-    assert run.stdout == f"{folder / 'bad.py'}:3: constant: of a beat.\n"
+    assert run.stdout.splitlines() == [
+        f"{folder / 'bad.hpp'}:1: comment: of a beat",
+        f"{folder / 'bad.md'}:3: sentence: Charged is a beat.",
+        f"{folder / 'bad.py'}:3: constant: of a beat.",
+    ]
 
 
 def test_a_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
