@@ -185,13 +185,13 @@ def _slash_comments(source: str) -> Iterator[Finding]:
             continue
         alone, text = not code[: match.start()].strip(), code[match.end() :].strip()
         if alone and line == previous + 1:
-            first, about, before = comments.pop()
-            comments.append((first, about, f"{before} {text}"))
+            first, _, before = comments.pop()
+            text = f"{before} {text}"
         else:
-            comments.append((line, False, text))
+            first = line
+        subject = lines[line] if alone and line < len(lines) else code
+        comments.append((first, _SLASH_CONSTANT.match(subject) is not None, text))
         previous = line if alone else -1
-        about = lines[line] if alone and line < len(lines) else code
-        comments[-1] = comments[-1][0], _SLASH_CONSTANT.match(about) is not None, comments[-1][2]
     for line, is_constant, text in comments:
         if _opener(text) in (OPENERS | PREPOSITIONS if is_constant else OPENERS):
             yield line, "constant" if is_constant else "comment", text
