@@ -6,11 +6,14 @@ docs/python-api.md has examples. ``edgedec.runtime.session.Session`` is the rest
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from edgedec.errors import UsageError
+from edgedec.keywords import shows_keywords
 from edgedec.progress import Progress, silent
+from edgedec.runtime.run_settings import RunKeywords, RunSettings
 
 # Functions import the modules that they need: planning a run takes no quantizer, and `edgedec --help` takes no NumPy.
 if TYPE_CHECKING:
@@ -20,11 +23,9 @@ if TYPE_CHECKING:
     from edgedec.memory import Plan
     from edgedec.quantize.pipeline import QuantizeReport
     from edgedec.quantize.readers import Checkpoint
-    from edgedec.runtime.accelerator.options import AcceleratorOptions
-    from edgedec.runtime.speculation import SpecConfig
     from edgedec.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["WINDOW_TOKENS", "calibration_ids", "plan_run", "quantize_checkpoint", "text_windows"]
+__all__ = ["WINDOW_TOKENS", "calibration_ids", "plan_model", "plan_run", "quantize_checkpoint", "text_windows"]
 
 WINDOW_TOKENS = 256  # tokens of a window of calibration or evaluation text, if the model's context has as many
 
@@ -160,19 +161,8 @@ def text_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, text: str, name: 
     return windows
 
 
-def plan_run(
-    model: str | os.PathLike[str],
-    *,
-    device: str = "cpu",
-    threads: int = 0,
-    ctx_size: int = 0,
-    kv_bits: int | None = None,
-    kv_policy: str | None = None,
-    value_rows: int | None = None,
-    spec: SpecConfig | None = None,
-    budget_bytes: int | None = None,
-    accelerator: AcceleratorOptions | None = None,
-) -> Plan:
+@shows_keywords(RunSettings)
+def plan_run(model: str | os.PathLike[str], **keywords: Unpack[RunKeywords]) -> Plan:
     """Plan a run from the model's manifest alone; no weight is loaded. The arguments are those of ``Session.open``.
 
     Returns:
@@ -184,25 +174,19 @@ def plan_run(
         UsageError: the device is unknown, the context is larger than the model's, or the draft does not fit the model.
         UnsupportedError: the device does not run the model, or cannot keep a budget.
     """
+    return plan_model(model, RunSettings(**keywords))
+
+
+def plan_model(model: str | os.PathLike[str], settings: RunSettings) -> Plan:
+    """Plan a run as ``plan_run`` does, with the settings as one object."""
     from edgedec.memory import MemoryMeter
     from edgedec.runtime.model_folder import open_model
     from edgedec.runtime.planning import make_plan, with_libraries
     from edgedec.runtime.targets import target_module
 
-    bundle, accelerator = open_model(model if isinstance(model, str) else Path(model), device, accelerator)
-    target_module(device, accelerator)  # its libraries are part of the baseline
+    path = model if isinstance(model, str) else Path(model)
+    bundle, accelerator = open_model(path, settings.device, settings.accelerator)
+    settings = replace(settings, accelerator=accelerator)
+    target_module(settings.device, settings.accelerator)  # its libraries are part of the baseline
     meter = MemoryMeter()
-    plan = make_plan(
-        bundle,
-        device=device,
-        threads=threads,
-        ctx_size=ctx_size,
-        kv_bits=kv_bits,
-        kv_policy=kv_policy,
-        value_rows=value_rows,
-        spec=spec,
-        budget_bytes=budget_bytes,
-        baseline_bytes=meter.baseline_bytes,
-        accelerator=accelerator,
-    ).plan
-    return with_libraries(plan, meter)
+    return with_libraries(make_plan(bundle, settings).plan, meter, meter.baseline_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgedec.bundle import Bundle
 from edgedec.families import build_graph
@@ -18,11 +18,9 @@ from edgedec.memory import Plan
 from edgedec.ops import Embed, Linear
 from edgedec.runtime.draft_law import DraftLaw
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.schemes import FloatScheme, Int8Scheme
-
-if TYPE_CHECKING:
-    from edgedec.runtime.accelerator.options import AcceleratorOptions
 
 __all__ = ["Candidate", "DraftAdvice", "advise_draft", "draft_bundle", "draft_config", "parameter_count"]
 
@@ -154,23 +152,19 @@ def _widths(target: Bundle, law: DraftLaw, ratio: float) -> list[int]:
 def advise_draft(
     bundle: Bundle,
     law: DraftLaw,
+    settings: RunSettings,
     *,
     fitted_on: int = 0,
-    device: str = "cpu",
-    ctx_size: int = 0,
-    kv_bits: int | None = None,
     draft_max: int = 8,
-    budget_bytes: int | None = None,
-    accelerator: AcceleratorOptions | None = None,
 ) -> DraftAdvice:
     """Return the candidates with their plans.
 
     Args:
         bundle: the model.
         law: the law of acceptance.
+        settings: the settings of the run; a candidate replaces their speculation.
         fitted_on: parameters of the model that the law was fitted on, if it is another one: a draft is then assumed to be
             accepted as often as a draft of that model with the same share of its parameters. 0: it is this model.
-        device, ctx_size, kv_bits, budget_bytes, accelerator: arguments of ``make_plan``.
         draft_max: maximum number of guesses on a path.
 
     Raises:
@@ -180,9 +174,7 @@ def advise_draft(
 
     @cache
     def plain(context: int, bits: int | None) -> Plan:
-        return make_plan(
-            bundle, device=device, ctx_size=context, kv_bits=bits, budget_bytes=budget_bytes, accelerator=accelerator
-        ).plan
+        return make_plan(bundle, replace(settings, ctx_size=context, kv_bits=bits, spec=None)).plan
 
     spec = SpecConfig(drafter="model", draft=bundle.path, draft_max=draft_max)
     candidates = []
@@ -190,17 +182,7 @@ def advise_draft(
         draft = draft_bundle(bundle, hidden_size)
         count = parameter_count(draft)
         accepted = law.acceptance(count * ratio)
-        plan = make_plan(
-            bundle,
-            device=device,
-            ctx_size=ctx_size,
-            kv_bits=kv_bits,
-            spec=spec,
-            budget_bytes=budget_bytes,
-            accelerator=accelerator,
-            draft=draft,
-            acceptance=accepted,
-        ).plan
+        plan = make_plan(bundle, replace(settings, spec=spec), draft=draft, acceptance=accepted).plan
         candidates.append(
             Candidate(
                 hidden_size=hidden_size,
@@ -219,7 +201,7 @@ def advise_draft(
                 / plain(plan.ctx_size, plan.kv_bits).estimated_tokens_per_second,
             )
         )
-    without = plain(ctx_size, kv_bits)
+    without = plain(settings.ctx_size, settings.kv_bits)
     return DraftAdvice(
         plain_fits=without.fits,
         plain_ctx_size=without.ctx_size,

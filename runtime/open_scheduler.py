@@ -14,6 +14,7 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.planning import RunPlan
 from edgedec.runtime.protocols import Drafter, State, Target
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.speculation import SpecConfig, create_drafter, verifier_traits
 from edgedec.runtime.targets import host_device
 
@@ -24,11 +25,10 @@ def open_scheduler(
     target: Target,
     state: State,
     run: RunPlan,
+    settings: RunSettings,
     *,
     vocab_limit: int,
     overlaps: bool,
-    device: str,
-    threads: int,
 ) -> Scheduler:
     """Return the scheduler of a run, with a decoder for each text that can be written at a time.
 
@@ -38,18 +38,17 @@ def open_scheduler(
         target: runs the passes.
         state: cache of the first text; the others are opened here.
         run: plan of the run.
+        settings: its settings.
         vocab_limit: number of ids that the tokenizer knows.
         overlaps: True if the host may draft while the target runs a pass.
-        device: a value of ``--device``.
-        threads: number of CPU threads; 0 leaves it to the target.
     """
     spec = run.spec
     create = partial(
         create_drafter,
         spec.drafter,
         run.draft,
-        device=host_device(device),
-        threads=threads,
+        device=host_device(settings.device),
+        threads=settings.threads,
         samples=spec.samples,
         kv_bits=run.plan.kv_bits,
     )

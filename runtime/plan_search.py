@@ -1,29 +1,25 @@
 """Search over plans: the budget that a run is planned with, and the number of texts that it can write at a time.
 
-Both functions take ``plan``, which is ``make_plan`` with the model and the settings of the run:
-``functools.partial(make_plan, bundle, device=...)``. Both may raise the errors of ``make_plan``.
+Both functions take ``plan``, which is ``functools.partial(make_plan, bundle)``, and may raise the errors of ``make_plan``.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import replace
 
 from edgedec.memory_budget import Budget
 from edgedec.runtime.planning import RunPlan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets import GPU_DEVICES, is_accelerator
 
 __all__ = ["PlanFunction", "most_sequences", "planned_budget", "same_settings"]
 
-
-class PlanFunction(Protocol):
-    """``make_plan`` with everything but the budget and the number of texts."""
-
-    def __call__(self, *, budget_bytes: int | None = None, sequences: int = 1) -> RunPlan:
-        """Return the plan for a budget and a number of texts."""
+PlanFunction = Callable[[RunSettings], RunPlan]  # ``make_plan`` of one bundle
 
 
-def planned_budget(plan: PlanFunction, budget: Budget, *, device: str = "cpu", sequences: int = 1) -> int | None:
+def planned_budget(plan: PlanFunction, settings: RunSettings, budget: Budget) -> int | None:
     """Return the ``budget_bytes`` with which a run is planned; None: it is planned without a budget.
 
     If the user set a limit, it is the least of all limits, and a run that does not fit is refused. A control group's limit
@@ -33,37 +29,34 @@ def planned_budget(plan: PlanFunction, budget: Budget, *, device: str = "cpu", s
 
     Args:
         plan: plans the run.
+        settings: the settings of the run; their budget is not used.
         budget: the limits.
-        device: the device of the run.
-        sequences: number of texts that can be written at a time.
     """
     size = budget.budget_bytes
     if size is None or budget.has_flag:
         return size
-    if device in GPU_DEVICES or is_accelerator(device):
+    if settings.device in GPU_DEVICES or is_accelerator(settings.device):
         return None
     for limit in (None, size):
-        if plan(budget_bytes=limit, sequences=sequences).plan.total_bytes <= size:
+        if plan(replace(settings, budget_bytes=limit)).plan.total_bytes <= size:
             return limit
     return None
 
 
-def most_sequences(plan: PlanFunction, most: int, *, device: str = "cpu", budget_bytes: int | None = None) -> int:
+def most_sequences(plan: PlanFunction, settings: RunSettings, most: int) -> int:
     """Return the largest number of texts, 1 to ``most``, that can be written at a time as a single one would be.
 
     That is, with the context, the KV bits and the speculation that the plan for one text has under the same budget.
 
     Args:
         plan: plans the run.
+        settings: the settings of the run; their number of texts is not used. An accelerator writes one text at a time.
         most: upper bound of the result.
-        device: the device of the run; an accelerator writes one text at a time.
-        budget_bytes: maximum memory of the model in bytes; None: no limit.
     """
-    if is_accelerator(device):
+    if is_accelerator(settings.device):
         return 1
-
-    one = plan(budget_bytes=budget_bytes)
-    runs = (plan(budget_bytes=budget_bytes, sequences=count) for count in range(most, 1, -1))
+    one = plan(replace(settings, sequences=1))
+    runs = (plan(replace(settings, sequences=count)) for count in range(most, 1, -1))
     return next((run.sequences for run in runs if same_settings(run, one)), 1)
 
 

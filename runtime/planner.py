@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 from edgedec.bundle import Bundle
@@ -15,13 +16,16 @@ from edgedec.runtime.disk_rate import measure_disk
 from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.drafters._text import PER_TEXT
 from edgedec.runtime.estimates import DiskReads, pass_seconds, tokens_per_second
+from edgedec.runtime.model_graph import is_recurrent
+from edgedec.runtime.pooling import pooling_items
 from edgedec.runtime.protocols import Drafter, Limits
+from edgedec.runtime.run_settings import RunSettings
+from edgedec.runtime.run_sizes import MOST_ROWS
 from edgedec.runtime.speculation import SpecConfig, create_drafter
-from edgedec.runtime.targets import TargetModule, host_device, share_tables
+from edgedec.runtime.targets import Bounds, TargetModule, host_device, share_tables
 
-__all__ = ["MOST_ROWS", "PASS_ROWS", "Planner", "RunChoice", "run_choices"]
+__all__ = ["PASS_ROWS", "Planner", "RunChoice", "run_choices"]
 
-MOST_ROWS = 64  # maximum number of rows of a pass on devices without a limit
 PASS_ROWS = (32, 8, 1)  # rows of a prefill pass to choose from, best first
 TREES = (32, 16, 8, 4, 3, 2)  # numbers of guesses to which a plan may shrink a tree
 # Memory of the tokenizers library for each byte of tokenizer.json: up to 5.9 bytes that stay were measured, and up to 18.6
@@ -30,6 +34,7 @@ _TOKENIZER_FACTOR, _READING_FACTOR, _TOKENIZER_BYTES = 8, 20, 1 << 19
 # Bytes of streams, the template engine and threads, and of modules that a run imports late (up to 0.2 MiB were
 # measured); of the objects of a round for each node of its tree; and of the text for each token of the context.
 _HOST_BYTES, _NODE_BYTES, _TEXT_BYTES = 67 << 14, 4 << 10, 192
+_CHOOSING_BYTES = 1 << 19  # memory of plans with and without a draft model: 0.4 to 0.5 MiB were measured
 _SEQUENCE_BYTES = 1 << 18  # bytes of text and streams of each further sequence
 _BLOCK_ROWS = 16  # upper bound of ``TargetInfo.block_rows``
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits
@@ -66,18 +71,42 @@ class Planner:
 
     bundle: Bundle
     module: TargetModule
-    device: str
-    threads: int
-    budget_bytes: int | None
-    bytes_per_second: float | None  # bandwidth of an accelerator's memory; None on other devices
+    settings: RunSettings
+    bounds: Bounds  # the device's
     acceptance: float | None = None  # share of right guesses; None: the usual one of the drafter
-    sequences: int = 1  # texts that can be written at a time
-    beside: Mapping[str, int] = field(default_factory=dict)  # bytes that are kept beside the model, by part
-    least_weights: int | None = None  # ``Bounds.least_weights``; None without a budget, too
-    all_weights: int = 0  # bytes of all weights
-    recurrent: bool = False  # True if the model has recurrent states
-    value_rows: int | None = None  # ``Limits.value_rows``
-    choosing: int = 0  # bytes that the choice among drafters leaves behind
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The maximum memory of the model in bytes; None: no limit."""
+        return self.settings.budget_bytes
+
+    @property
+    def least_weights(self) -> int | None:
+        """``Bounds.least_weights``; None without a budget, too."""
+        return None if self.budget_bytes is None else self.bounds.least_weights
+
+    @cached_property
+    def all_weights(self) -> int:
+        """Bytes of all weights in memory."""
+        least = Limits(nodes=1, depth=0, positions=1)
+        return self.module.footprint(self.bundle, least, device=self.settings.device)["weights"]
+
+    @cached_property
+    def recurrent(self) -> bool:
+        """True if the model has recurrent states."""
+        return is_recurrent(self.bundle)
+
+    @cached_property
+    def beside(self) -> Mapping[str, int]:
+        """Bytes that are kept beside the model, by part."""
+        rows = pooling_items(self.bundle) if self.settings.embeddings else {}
+        return {**(self.settings.beside or {}), **rows}
+
+    @property
+    def _choosing(self) -> int:
+        """Bytes that the choice among drafters leaves behind."""
+        spec = self.settings.spec
+        return _CHOOSING_BYTES if spec is not None and spec.drafter == "auto" else 0
 
     def limits(self, choice: RunChoice, ctx_size: int) -> Limits:
         limits = self._sizes(choice, ctx_size)
@@ -98,16 +127,18 @@ class Planner:
 
     def _sizes(self, choice: RunChoice, ctx_size: int) -> Limits:
         """Return the limits of a run with all weights in memory."""
-        widest = self.module.bounds(self.bundle, self.device, ctx_size).rows or MOST_ROWS
+        widest = self.module.bounds(self.bundle, self.settings.device, ctx_size).rows or MOST_ROWS
         rows = min(max(choice.rows, choice.spec.nodes), ctx_size, widest)
         depth = min(choice.spec.draft_max, choice.spec.nodes - 1, rows - 1)
-        limits = Limits(nodes=rows, depth=depth, positions=ctx_size, value_rows=self.value_rows)
-        if self.sequences == 1:
+        limits = Limits(nodes=rows, depth=depth, positions=ctx_size, value_rows=self.settings.value_rows)
+        if self.settings.sequences == 1:
             return limits
-        batch = min(max(rows, self.sequences * choice.spec.nodes), widest)
+        batch = min(max(rows, self.settings.sequences * choice.spec.nodes), widest)
         # Room for every text, for its guesses, and for a copy of the last block of a prefix that it shares.
         each = ctx_size + rows + 2 * _BLOCK_ROWS
-        return replace(limits, cache_rows=self.sequences * each, batch_rows=max(batch, self.sequences))
+        return replace(
+            limits, cache_rows=self.settings.sequences * each, batch_rows=max(batch, self.settings.sequences)
+        )
 
     def _with_snapshots(self, choice: RunChoice, limits: Limits) -> Limits:
         """Return the limits with snapshots of recurrent states, if the model has such states and the budget has room.
@@ -116,7 +147,7 @@ class Planner:
         """
         if not self.recurrent:
             return limits
-        more = replace(limits, snapshots=1 + self.sequences)
+        more = replace(limits, snapshots=1 + self.settings.sequences)
         fits = self.budget_bytes is None or charged_bytes(self._items(choice, more)) <= self.budget_bytes
         return more if fits else limits
 
@@ -124,8 +155,8 @@ class Planner:
         return create_drafter(
             choice.spec.drafter,
             choice.draft,
-            device=host_device(self.device),
-            threads=self.threads,
+            device=host_device(self.settings.device),
+            threads=self.settings.threads,
             samples=choice.spec.samples,
             kv_bits=choice.kv_bits,
         )
@@ -136,7 +167,7 @@ class Planner:
     def memories(self, choice: RunChoice, limits: Limits) -> tuple[MemoryUse, ...]:
         """Return the device's own memories, and disks with files of values, and what the models take of them together."""
         joined = dict[str, MemoryUse]()
-        own = self.module.memories(self.bundle, limits, self.device, kv_bits=choice.kv_bits)
+        own = self.module.memories(self.bundle, limits, self.settings.device, kv_bits=choice.kv_bits)
         for use in (*own, *file_uses(self.drafter(choice), limits)):
             others = joined[use.name].used_bytes if use.name in joined else 0
             joined[use.name] = replace(use, used_bytes=others + use.used_bytes)
@@ -145,25 +176,25 @@ class Planner:
     def _items(self, choice: RunChoice, limits: Limits) -> dict[str, int]:
         # The decoder ``switch`` compares the two models with all rows of a pass.
         rows = limits.nodes if choice.spec.decoder == "switch" else min(choice.spec.nodes, limits.nodes)
-        if self.sequences > 1:
+        if self.settings.sequences > 1:
             rows = limits.batch_rows
         target = self.module.footprint(
             self.bundle,
             limits,
-            device=self.device,
-            threads=self.threads,
+            device=self.settings.device,
+            threads=self.settings.threads,
             kv_bits=choice.kv_bits,
             result_rows=rows,
         )
         # The limits are those of all rows, because a draft model reads prompts in such passes.
         drafter = dict(self.drafter(choice).footprint(limits))
-        if choice.draft is not None and share_tables(self.bundle, choice.draft, self.device):
+        if choice.draft is not None and share_tables(self.bundle, choice.draft, self.settings.device):
             drafter.pop("draft_rotary_tables", None)
         vocabulary = self.bundle.file_bytes["tokenizer.json"]
         return {
             **target,
             # All sequences share the draft model and its cache, and each has a draft of its own.
-            **{name: self.sequences * size if name in PER_TEXT else size for name, size in drafter.items()},
+            **{name: self.settings.sequences * size if name in PER_TEXT else size for name, size in drafter.items()},
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * vocabulary,
             # It is read before the target is loaded, so only the excess over what the target takes then counts.
             "tokenizer_transient": max(
@@ -172,10 +203,10 @@ class Planner:
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
             "host": (
                 _HOST_BYTES
-                + self.choosing
+                + self._choosing
                 + _NODE_BYTES * choice.spec.nodes
                 + _TEXT_BYTES * limits.positions
-                + (self.sequences - 1) * _SEQUENCE_BYTES
+                + (self.settings.sequences - 1) * _SEQUENCE_BYTES
             ),
             **self.beside,
         }
@@ -209,7 +240,9 @@ class Planner:
             bytes_per_second=rate.bytes_per_second,
             direct=rate.direct,
             pass_seconds={
-                rows: pass_seconds(items, rows, threads=self.threads, disk=reads) for rows in _DISK_ROWS if rows <= most
+                rows: pass_seconds(items, rows, threads=self.settings.threads, disk=reads)
+                for rows in _DISK_ROWS
+                if rows <= most
             },
         )
 
@@ -235,8 +268,8 @@ class Planner:
             model=choice.draft is not None,
             switch=choice.spec.decoder == "switch",
             acceptance=None if choice.spec.nodes == 1 else self.acceptance,
-            threads=self.threads,
-            device_bytes_per_second=self.bytes_per_second,
+            threads=self.settings.threads,
+            device_bytes_per_second=self.bounds.bytes_per_second,
             disk=self.reads(items, _DISK_BYTES_PER_SECOND if disk is None else disk.bytes_per_second),
         )
 

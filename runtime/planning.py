@@ -8,16 +8,14 @@ every machine; the disk's rate is measured afterwards, for the estimate of the s
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from edgedec.bundle import Bundle
-from edgedec.calibrated_bundle import AUTO, FULL, check_policy_name, policy_name, with_policy
+from edgedec.calibrated_bundle import AUTO, FULL, policy_name, with_policy
 from edgedec.embedded import bundle_folder
-from edgedec.errors import UnsupportedError, UsageError
+from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.kv_policy import KV_POLICY
 from edgedec.memory import (
@@ -25,34 +23,21 @@ from edgedec.memory import (
     MemoryMeter,
     Plan,
     charged_bytes,
-    check_budget_bytes,
     format_bytes,
     phases,
 )
 from edgedec.runtime.kv_precision import automatic_bits
-from edgedec.runtime.model_graph import is_recurrent
-from edgedec.runtime.planner import MOST_ROWS, PASS_ROWS, Planner, RunChoice, run_choices
+from edgedec.runtime.planner import PASS_ROWS, Planner, RunChoice, run_choices
 from edgedec.runtime.protocols import Limits
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.speculation import SpecConfig
-from edgedec.runtime.targets import (
-    GPU_DEVICES,
-    TargetModule,
-    check_kv_bits,
-    driver_bytes,
-    is_accelerator,
-    target_module,
-)
+from edgedec.runtime.targets import Bounds, check_kv_bits, driver_bytes, target_module
 from edgedec.runtime.targets._footprint import RUNTIME
-from edgedec.selection import MOST_KEYS
-
-if TYPE_CHECKING:
-    from edgedec.runtime.accelerator.options import AcceleratorOptions
 
 __all__ = ["RunPlan", "make_plan", "with_libraries"]
 
 _LOG = logging.getLogger(__name__)
 
-_CHOOSING_BYTES = 1 << 19  # memory of plans with and without a draft model: 0.4 to 0.5 MiB were measured
 DEFAULT_CONTEXT = 2048  # tokens of context without --ctx-size, if the model has more
 SMALLEST_CONTEXT = 128  # tokens to which a plan without --ctx-size may shrink the context
 # Context and tree of the fixed baseline, a run without planning (docs/glossary.md).
@@ -75,142 +60,57 @@ class RunPlan:
     sequences: int = 1
 
 
-def with_libraries(plan: Plan, meter: MemoryMeter) -> Plan:
-    """Import what a run of ``plan`` needs beside the model, and return the plan with the baseline that it then has."""
-    if RUNTIME not in plan.items:
-        return plan
-    added = meter.leave_out(partial(import_module, "edgedec.ort"))
-    return replace(plan, baseline_bytes=plan.baseline_bytes + added)
+def with_libraries(plan: Plan, meter: MemoryMeter, baseline_bytes: int) -> Plan:
+    """Import what a run of ``plan`` needs beside the model, and return the plan with the baseline that it then has.
+
+    ``baseline_bytes`` is the memory of the process before the run, which the plan reports and does not charge.
+    """
+    added = meter.leave_out(partial(import_module, "edgedec.ort")) if RUNTIME in plan.items else 0
+    return replace(plan, baseline_bytes=baseline_bytes + added)
 
 
 def make_plan(
-    bundle: Bundle,
-    *,
-    device: str = "cpu",
-    threads: int = 0,
-    ctx_size: int = 0,
-    kv_bits: int | None = None,
-    kv_policy: str | None = None,
-    value_rows: int | None = None,
-    spec: SpecConfig | None = None,
-    budget_bytes: int | None = None,
-    sequences: int = 1,
-    beside: Mapping[str, int] | None = None,
-    baseline_bytes: int = 0,
-    accelerator: AcceleratorOptions | None = None,
-    draft: Bundle | None = None,
-    acceptance: float | None = None,
+    bundle: Bundle, settings: RunSettings, *, draft: Bundle | None = None, acceptance: float | None = None
 ) -> RunPlan:
     """Plan a run.
 
     Args:
         bundle: the model.
-        device: a value of ``--device``.
-        threads: number of CPU threads; 0 leaves it to the target.
-        ctx_size: size of the context in tokens; 0 chooses the largest that fits, at most the model's and at most 2048.
-        kv_bits: bits of keys and values; None chooses the target's default, or fewer bits under a budget, see
-            ``automatic_bits``.
-        kv_policy: policy of keys and values, which texts depend on: "full", or the kind that the bundle must have; "auto"
-            takes the bundle's only if that leaves room for more context than "full"; None: the bundle's, if it has one.
-        value_rows: rows of values of each key/value head that memory has, if the policy lets values lie in a file; None:
-            twice the keys that a query attends to. No text depends on it.
-        spec: settings of speculation; None: no speculation. Under a budget, trees may be smaller than these settings, and
-            ``auto`` may go without a draft model or without speculation.
-        budget_bytes: maximum memory of the model in bytes; None: no limit.
-        sequences: number of texts that can be written at a time.
-        beside: bytes of what the program keeps beside the model, by part; None: nothing.
-        baseline_bytes: memory of the process without the model; the plan reports it, but does not charge it.
-        accelerator: the accelerator, if the device is one; None: the default one.
-        draft: the draft model, of which only the manifest is used; None: that of ``spec``.
+        settings: the settings of the run.
+        draft: the draft model, of which only the manifest is used; None: that of ``settings.spec``.
         acceptance: expected share of right guesses, for the estimated speed; None: the usual one of the drafter.
 
     Raises:
-        UsageError: ``ctx_size`` is negative or larger than the model's context, ``value_rows`` is out of range, the device
-            is unknown or does not support ``kv_bits``, the bundle does not have ``kv_policy``, or the draft model has a
-            different tokenizer.
-        UnsupportedError: ``budget_bytes`` is given for a GPU, or several sequences for an accelerator.
+        UsageError: ``ctx_size`` is negative or larger than the model's context, the device is unknown or does not support
+            ``kv_bits``, the bundle does not have ``kv_policy``, or the draft model has a different tokenizer.
         BundleError: the draft model's bundle cannot be opened, or the disk cannot be measured.
     """
-    check_budget_bytes(budget_bytes)
-    check_policy_name(kv_policy)
-    if kv_policy == AUTO:
-        plan_of = partial(
-            make_plan,
-            device=device,
-            threads=threads,
-            ctx_size=ctx_size,
-            kv_bits=kv_bits,
-            value_rows=value_rows,
-            spec=spec,
-            budget_bytes=budget_bytes,
-            sequences=sequences,
-            beside=beside,
-            baseline_bytes=baseline_bytes,
-            accelerator=accelerator,
-            draft=draft,
-            acceptance=acceptance,
-        )
-        full = plan_of(with_policy(bundle, FULL))
-        if budget_bytes is None or policy_name(bundle) == FULL:
-            return full
-        own = plan_of(bundle)
-        return own if _has_more_room(own.plan, full.plan) else full
-    bundle = with_policy(bundle, kv_policy)
-    module = target_module(device, accelerator)
-    check_kv_bits(module, device, kv_bits, bundle)
-    bounds = module.bounds(bundle, device)
-    most = context_size(bundle.config)
-    holder = "the model"
-    if bounds.positions is not None and bounds.positions < most:
-        most, holder = bounds.positions, "the accelerator"
-    if not 0 <= ctx_size <= most:
-        raise UsageError(f"--ctx-size must be 1 to {most}, which is what {holder} has, not {ctx_size}")
-    if value_rows is not None and not 0 <= value_rows <= MOST_KEYS:
-        raise UsageError(f"--value-rows must be 0 to {MOST_KEYS}, not {value_rows}")
-    high = ctx_size or min(most, DEFAULT_CONTEXT)
-    if budget_bytes is not None and device in GPU_DEVICES:
-        raise UnsupportedError(
-            f"a memory budget cannot be kept on {device}: the driver's own memory is not known beforehand; "
-            "leave --memory-budget out, or use --device cpu"
-        )
-    if not 1 <= sequences <= MOST_ROWS:
-        raise UsageError(f"sequences must be 1 to {MOST_ROWS}, the rows of a pass, not {sequences}")
-    if sequences > 1 and is_accelerator(device):
-        raise UnsupportedError(f"{device} has one cache, so it writes one text at a time, not {sequences}")
-    spec = spec or SpecConfig()
+    if settings.kv_policy == AUTO:
+        return _with_automatic_policy(bundle, settings, draft=draft, acceptance=acceptance)
+    bundle = with_policy(bundle, settings.kv_policy)
+    module = target_module(settings.device, settings.accelerator)
+    check_kv_bits(module, settings.device, settings.kv_bits, bundle)
+    bounds = module.bounds(bundle, settings.device)
+    most = _largest_context(bundle, bounds, settings.ctx_size)
+    spec, budget_bytes = settings.spec or SpecConfig(), settings.budget_bytes
     if draft is None and spec.draft is not None:
         draft = _open_draft(bundle, spec)
-    planner = Planner(
-        bundle=bundle,
-        module=module,
-        device=device,
-        threads=threads,
-        budget_bytes=budget_bytes,
-        bytes_per_second=bounds.bytes_per_second,
-        acceptance=acceptance,
-        sequences=sequences,
-        beside=beside or {},
-        least_weights=None if budget_bytes is None else bounds.least_weights,
-        all_weights=_all_weights(module, bundle, device) if bounds.least_weights is not None else 0,
-        recurrent=is_recurrent(bundle),
-        value_rows=value_rows,
-        choosing=_CHOOSING_BYTES if spec.drafter == "auto" else 0,
-    )
-    chosen_bits = automatic_bits(module.kv_choices(device, bundle), bundle)
-    choices = run_choices(spec, draft, chosen_bits, kv_bits, budget_bytes is not None)
-    low = ctx_size or min(high, SMALLEST_CONTEXT)
+    planner = Planner(bundle=bundle, module=module, settings=settings, bounds=bounds, acceptance=acceptance)
+    kv_choices = automatic_bits(module.kv_choices(settings.device, bundle), bundle)
+    choices = run_choices(spec, draft, kv_choices, settings.kv_bits, budget_bytes is not None)
+    high = settings.ctx_size or min(most, DEFAULT_CONTEXT)
+    low = settings.ctx_size or min(high, SMALLEST_CONTEXT)
     choice, context = planner.best(choices, low, high)
-    items = planner.items(choice, context)
+    items, limits = planner.items(choice, context), planner.limits(choice, context)
     total = charged_bytes(items)
     fits = budget_bytes is None or total <= budget_bytes
-    limits = planner.limits(choice, context)
     disk = planner.disk_use(choice, context) if fits else None
     plan = Plan(
         fits=fits,
         budget_bytes=budget_bytes,
         total_bytes=total,
         items=items,
-        baseline_bytes=baseline_bytes,
+        baseline_bytes=0,
         ctx_size=context,
         kv_bits=choice.kv_bits,
         whole_ctx_size=high,
@@ -224,28 +124,51 @@ def make_plan(
         # The baseline has the requested settings, not those that fit the budget. An accelerator is built for one context.
         fixed_baseline=_fixed_baseline(planner, choices[0], most if bounds.bytes_per_second is None else context),
         speculation_from_bytes=_least_with_speculation(
-            planner, run_choices(spec, draft, chosen_bits, kv_bits, True), low
+            planner, run_choices(spec, draft, kv_choices, settings.kv_bits, True), low
         ),
         memories=planner.memories(choice, limits),
         hint="" if fits else planner.hint(choice, context),
-        driver_bytes=driver_bytes(device),
-        notes=() if bounds.rings else _window_notes(bundle, device, context),
+        driver_bytes=driver_bytes(settings.device),
+        notes=() if bounds.rings else _window_notes(bundle, settings.device, context),
         disk=disk,
         kv_policy=policy_name(bundle),
     )
     _log_plan(plan, choice, len(choices))
-    return RunPlan(bundle=bundle, plan=plan, limits=limits, spec=choice.spec, draft=choice.draft, sequences=sequences)
+    return RunPlan(
+        bundle=bundle, plan=plan, limits=limits, spec=choice.spec, draft=choice.draft, sequences=settings.sequences
+    )
+
+
+def _with_automatic_policy(
+    bundle: Bundle, settings: RunSettings, *, draft: Bundle | None, acceptance: float | None
+) -> RunPlan:
+    """Return the plan without a policy of keys and values, or that with the bundle's own if it has room for more context."""
+    plan_of = partial(make_plan, settings=replace(settings, kv_policy=None), draft=draft, acceptance=acceptance)
+    full = plan_of(with_policy(bundle, FULL))
+    if settings.budget_bytes is None or policy_name(bundle) == FULL:
+        return full
+    own = plan_of(bundle)
+    return own if _has_more_room(own.plan, full.plan) else full
+
+
+def _largest_context(bundle: Bundle, bounds: Bounds, ctx_size: int) -> int:
+    """Return the largest context of a model on a device, in tokens.
+
+    Raises:
+        UsageError: ``ctx_size`` is negative or larger.
+    """
+    most, holder = context_size(bundle.config), "the model"
+    if bounds.positions is not None and bounds.positions < most:
+        most, holder = bounds.positions, "the accelerator"
+    if not 0 <= ctx_size <= most:
+        raise UsageError(f"--ctx-size must be 1 to {most}, which is what {holder} has, not {ctx_size}")
+    return most
 
 
 def _has_more_room(plan: Plan, other: Plan) -> bool:
     """Return whether a plan fits and has more context than another one, or the other does not fit."""
     fits = plan.fits and all(memory.fits for memory in plan.memories)
     return fits and (not other.fits or plan.ctx_size > other.ctx_size)
-
-
-def _all_weights(module: TargetModule, bundle: Bundle, device: str) -> int:
-    """Return the bytes of all weights in memory."""
-    return module.footprint(bundle, Limits(nodes=1, depth=0, positions=1), device=device)["weights"]
 
 
 def _window_notes(bundle: Bundle, device: str, ctx_size: int) -> tuple[str, ...]:
@@ -300,7 +223,7 @@ def _fixed_baseline(planner: Planner, choice: RunChoice, most: int) -> dict[str,
     spec = replace(choice.spec, draft_max=_BASELINE_NODES - 1, tree_nodes=_BASELINE_NODES)
     if choice.spec.drafter == "none":
         spec = replace(spec, drafter="ngram")
-    bits = 16 if 16 in planner.module.kv_choices(planner.device, planner.bundle) else choice.kv_bits
+    bits = 16 if 16 in planner.module.kv_choices(planner.settings.device, planner.bundle) else choice.kv_bits
     fixed = replace(choice, spec=spec, kv_bits=bits, rows=max(PASS_ROWS))
     items = phases(planner.items(fixed, min(_BASELINE_CONTEXT, most)))["run"]
     return {name: size for name, size in items.items() if name not in WEIGHT_ITEMS}

@@ -14,8 +14,8 @@ import numpy as np
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.runtime.model_graph import last_layer
-from edgedec.runtime.planner import MOST_ROWS
 from edgedec.runtime.protocols import F32
+from edgedec.runtime.run_sizes import MOST_ROWS
 
 __all__ = ["POOLINGS", "PooledRows", "Pooling", "pooling_items"]
 

@@ -7,6 +7,7 @@ from edgedec.runtime.protocols import Limits
 
 __all__ = [
     "LEAST_DRAFT_BITS",
+    "MOST_ROWS",
     "cache_rows",
     "recurrent_bytes",
     "recurrent_slots",
@@ -17,6 +18,7 @@ __all__ = [
 ]
 
 LEAST_DRAFT_BITS = 8  # bits of keys and values of a draft model, at least
+MOST_ROWS = 64  # maximum number of rows of a pass on devices without a limit
 # Rows of a run that avoid a faulty kernel: with 32 rows and more the WebGPU plug-in (0.4) uses another attention kernel,
 # written for subgroups of at least 8 lanes. On SwiftShader, which has 4, it gives wrong results without an error
 # (docs/devices.md).

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.heap import trim_heap, use_one_heap
+from edgedec.keywords import shows_keywords
 from edgedec.manifest import WEIGHTS
 from edgedec.memory import MemoryMeter
 from edgedec.plugins import load, names
@@ -33,9 +34,10 @@ from edgedec.runtime.model_graph import forget_graphs, last_layer
 from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan, make_plan, with_libraries
-from edgedec.runtime.pooling import PooledRows, Pooling, pooling_items
+from edgedec.runtime.pooling import PooledRows, Pooling
 from edgedec.runtime.protocols import F32, I32, AcceleratorTarget, ClosableTarget, SelectingTarget, StreamingTarget
 from edgedec.runtime.request_builder import RequestBuilder
+from edgedec.runtime.run_settings import RunKeywords, RunSettings
 from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS
 from edgedec.runtime.sampling import SamplingConfig, checked_sampling
 from edgedec.runtime.session_memory import SessionMemory
@@ -47,7 +49,6 @@ from edgedec.runtime.writer import Account, AnswerWriter
 from edgedec.verified import is_new
 
 if TYPE_CHECKING:
-    from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.accelerator.power import Energy, PowerMeter
     from edgedec.runtime.grammar.grammar import Grammar
     from edgedec.runtime.key_counts import KeyCounts
@@ -81,15 +82,12 @@ class Session:
         bundle: Bundle,
         run: RunPlan,
         meter: MemoryMeter,
+        settings: RunSettings,
         *,
-        device: str,
-        threads: int,
-        accelerator: AcceleratorOptions | None = None,
-        embeddings: bool = False,
         progress: Progress = silent,
     ) -> None:
         self.bundle, self.run, self.meter = bundle, run, meter
-        self.embedding_layer, self.embedding_size = last_layer(bundle) if embeddings else ("", 0)
+        self.embedding_layer, self.embedding_size = last_layer(bundle) if settings.embeddings else ("", 0)
         self._closed = False
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
         self._grammars = GrammarCompiler(self.tokenizer)
@@ -97,12 +95,12 @@ class Session:
         trim_heap()  # because reading the vocabulary has freed blocks
         self.target = open_target(
             bundle,
-            device=device,
+            device=settings.device,
             limits=run.limits,
-            threads=threads,
-            taps=(self.embedding_layer,) if embeddings else (),
+            threads=settings.threads,
+            taps=(self.embedding_layer,) if settings.embeddings else (),
             kv_bits=run.plan.kv_bits,
-            accelerator=accelerator,
+            accelerator=settings.accelerator,
             progress=progress,
         )
         self._device = self.target if isinstance(self.target, AcceleratorTarget) else None
@@ -113,12 +111,12 @@ class Session:
                 from edgedec.runtime.accelerator.timings import power_meter  # other devices start without it
 
                 self._power = power_meter(self._device.facts)
-            self._open_decoders(device=device, threads=threads)
+            self._open_decoders(settings)
         except BaseException:
             self._close_device()
             raise
 
-    def _open_decoders(self, *, device: str, threads: int) -> None:
+    def _open_decoders(self, settings: RunSettings) -> None:
         self.meter.mark()
         trim_heap()  # because loading has freed blocks, and the passes that measure the costs fill the cache
         self.state = self.target.open(self.run.limits)
@@ -126,10 +124,9 @@ class Session:
             self.target,
             self.state,
             self.run,
+            settings,
             vocab_limit=self.bundle.tokens.size,
             overlaps=self.target.info.overlaps,
-            device=device,
-            threads=threads,
         )
         self.scheduler.watched = self.meter.watched
         self.memory = SessionMemory(self.target, self.scheduler, self.run.plan.items)
@@ -152,42 +149,27 @@ class Session:
         self.scheduler.engine.target, self.scheduler.engine.cost = decoder.target, decoder.cost
 
     @classmethod
+    @shows_keywords(RunSettings)
     def open(
-        cls,
-        path: str | Path,
-        *,
-        device: str = "cpu",
-        threads: int = 0,
-        ctx_size: int = 0,
-        kv_bits: int | None = None,
-        kv_policy: str | None = None,
-        value_rows: int | None = None,
-        spec: SpecConfig | None = None,
-        budget_bytes: int | None = None,
-        sequences: int = 1,
-        beside: Mapping[str, int] | None = None,
-        accelerator: AcceleratorOptions | None = None,
-        embeddings: bool = False,
-        verify: bool = False,
-        progress: Progress = silent,
+        cls, path: str | Path, *, verify: bool = False, progress: Progress = silent, **keywords: Unpack[RunKeywords]
+    ) -> Self:
+        """Plan a run and load the model. See ``load`` for the other arguments and the errors.
+
+        Args:
+            keywords: the members of ``RunSettings``.
+        """
+        return cls.load(path, RunSettings(**keywords), verify=verify, progress=progress)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, settings: RunSettings, *, verify: bool = False, progress: Progress = silent
     ) -> Self:
         """Plan a run and load the model.
 
         Args:
             path: folder of a bundle, or of a board bundle for an accelerator, or the name of an embedded model, such as
                 ``"demo"``.
-            device: a value of ``--device``.
-            threads: number of CPU threads; 0 leaves it to the target.
-            ctx_size: size of the context in tokens; 0 chooses it, see ``make_plan``.
-            kv_bits: bits of keys and values; None chooses them.
-            kv_policy: policy of keys and values, see ``make_plan``; None: the bundle's, if it has one.
-            value_rows: rows of values in memory, see ``make_plan``; None chooses them.
-            spec: settings of speculation; None: no speculation.
-            budget_bytes: maximum memory of the model in bytes; None: no limit.
-            sequences: number of answers that can be written at a time.
-            beside: bytes of what the program keeps beside the model, by part, for the plan; None: nothing.
-            accelerator: the accelerator, if the device is one; None: the default one.
-            embeddings: let ``embed`` return embeddings, whose rows the plan then has.
+            settings: the settings of the run.
             verify: read all files of the model even if they were checked before and have not changed since.
             progress: called during the preparation of an accelerator, which may take minutes.
 
@@ -196,58 +178,34 @@ class Session:
             BundleError, UnsupportedError, DeviceError, UsageError: ``Bundle.open``, ``make_plan`` or ``open_target`` raised
                 it.
         """
-        folder = bundle_folder(path)
-        if spec is not None and spec.draft is not None:
+        folder, spec = bundle_folder(path), settings.spec or SpecConfig()
+        if spec.draft is not None:
             spec = replace(spec, draft=bundle_folder(spec.draft))
         # These import modules, which belong to the baseline and are not charged to the model.
-        target_module(device, accelerator)
-        import_plugins(spec or SpecConfig())
+        target_module(settings.device, settings.accelerator)
+        import_plugins(spec)
         if verify or is_new(folder / WEIGHTS):
             import_first_start()
         baseline = MemoryMeter().baseline_bytes
-        driver_bytes(device)  # a driver's own memory is beside the plan, so it is opened before the meter
+        driver_bytes(settings.device)  # a driver's own memory is beside the plan, so it is opened before the meter
         charged = charged_folders(folder)
-        if spec is not None and spec.draft is not None:
+        if spec.draft is not None:
             charged = (*charged, *charged_folders(Path(spec.draft)))
         use_one_heap()
         meter = MemoryMeter(charged)
         meter.start()
         try:
-            bundle, accelerator = open_model(folder, device, accelerator, verify=verify)
-            if embeddings:
-                beside = {**(beside or {}), **pooling_items(bundle)}
-            run = make_plan(
-                bundle,
-                device=device,
-                threads=threads,
-                ctx_size=ctx_size,
-                kv_bits=kv_bits,
-                kv_policy=kv_policy,
-                value_rows=value_rows,
-                spec=spec,
-                budget_bytes=budget_bytes,
-                sequences=sequences,
-                beside=beside,
-                baseline_bytes=baseline,
-                accelerator=accelerator,
-            )
+            bundle, accelerator = open_model(folder, settings.device, settings.accelerator, verify=verify)
+            settings = replace(settings, spec=spec, accelerator=accelerator)
+            run = make_plan(bundle, settings)
             run.plan.require()
             forget_graphs(run.bundle, run.plan.kv_bits)
             if run.draft is not None:
                 forget_graphs(run.draft, max(run.plan.kv_bits, LEAST_DRAFT_BITS))
-            run = replace(run, plan=with_libraries(run.plan, meter))
+            run = replace(run, plan=with_libraries(run.plan, meter, baseline))
             meter.mark()
             trim_heap()  # because the planner and the self-test of the operators have freed blocks
-            session = cls(
-                run.bundle,
-                run,
-                meter,
-                device=device,
-                threads=threads,
-                accelerator=accelerator,
-                embeddings=embeddings,
-                progress=progress,
-            )
+            session = cls(run.bundle, run, meter, settings, progress=progress)
             meter.rest()
             return session
         except BaseException:

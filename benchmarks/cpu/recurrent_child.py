@@ -25,6 +25,7 @@ from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass, State, Target
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.session import import_first_start
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._cpu import CpuTarget
@@ -61,7 +62,7 @@ def filled(path: Path, positions: int) -> dict[str, Any]:
         state = target.open(limits)
         _read_to(target, state, positions)
     # The planner has an item for the Python objects of a bundle and its graph, which a target does not count.
-    host = make_plan(Bundle.open(path), threads=1, ctx_size=positions, kv_bits=16).plan.items["host"]
+    host = make_plan(Bundle.open(path), RunSettings(threads=1, ctx_size=positions, kv_bits=16)).plan.items["host"]
     return {
         "items": {**target.footprint(limits), "host": host},
         "peak_bytes": meter.peak_bytes,

@@ -51,6 +51,7 @@ from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.memory import format_bytes, parse_bytes
 from edgedec.progress import Progress
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig, create_drafter
 from edgedec.runtime.targets import target_module
@@ -123,7 +124,7 @@ def measure(args: argparse.Namespace, rate: int | None, data: Path | None) -> di
         prompts = read_prompts(data, SPARE * args.prompts)
         choice = choose(session, prompts, args.prompts, args.tokens, bar)
     longest = max(len(task.ids) + args.tokens for task in choice.tasks)
-    weights = make_plan(Bundle.open(padded), threads=args.threads).plan.items["weights"]
+    weights = make_plan(Bundle.open(padded), RunSettings(threads=args.threads)).plan.items["weights"]
     budget, context = int(args.share * weights), -(-(longest + args.draft_max + 1) // 16) * 16
     others, spec = Others(), spec_of(args.draft_max)
     target_module("cpu")  # its libraries are not the model's memory

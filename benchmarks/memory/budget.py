@@ -46,6 +46,7 @@ from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
 from edgedec.paths import cache_folder
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.speculation import SpecConfig
 
 DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model", "auto")
@@ -110,8 +111,8 @@ def budgets(low: int, high: int, count: int) -> list[int]:
 def span(bundle: Bundle, draft: Path, threads: int) -> tuple[int, int]:
     """Return a range of budgets from a little below the least plan to a little above the largest."""
     spec = SpecConfig(drafter="model", draft=draft)
-    least = make_plan(bundle, threads=threads, budget_bytes=1).plan.total_bytes
-    return int(0.9 * least), int(1.05 * make_plan(bundle, threads=threads, spec=spec).plan.total_bytes)
+    least = make_plan(bundle, RunSettings(threads=threads, budget_bytes=1)).plan.total_bytes
+    return int(0.9 * least), int(1.05 * make_plan(bundle, RunSettings(threads=threads, spec=spec)).plan.total_bytes)
 
 
 def read_line(run: BudgetRun, code: int, stdout: str, stderr: str) -> Line:

@@ -17,6 +17,7 @@ from edgedec.progress import Progress
 from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import Limits
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -102,12 +103,14 @@ def pair(
         UsageError: the model's context is shorter than ``ctx_size``.
     """
     spec = SpecConfig(drafter=drafter, draft=draft, draft_max=BASELINE_NODES - 1, tree_nodes=BASELINE_NODES)
-    baseline = make_plan(bundle, threads=threads, ctx_size=ctx_size, kv_bits=BASELINE_KV_BITS, spec=spec).plan
+    baseline = make_plan(
+        bundle, RunSettings(threads=threads, ctx_size=ctx_size, kv_bits=BASELINE_KV_BITS, spec=spec)
+    ).plan
     without = PlanPair(spec=spec, baseline=baseline, budgeted=baseline, budget_bytes=0)
     budget = weight_bytes(baseline) + int(share * without.baseline_bytes)
     own = bundle if calibrated is None else calibrated
     budgeted = make_plan(
-        own, threads=threads, ctx_size=ctx_size, kv_bits=BUDGETED_KV_BITS, spec=spec, budget_bytes=budget
+        own, RunSettings(threads=threads, ctx_size=ctx_size, kv_bits=BUDGETED_KV_BITS, spec=spec, budget_bytes=budget)
     ).plan
     return replace(without, budgeted=budgeted, budget_bytes=budget)
 
@@ -131,7 +134,9 @@ def levers(
     result = {}
     for name, (model, bits, nodes) in steps.items():
         spec = SpecConfig(drafter=plans.spec.drafter_name, draft=draft, draft_max=max(1, nodes - 1), tree_nodes=nodes)
-        plan = make_plan(model, threads=threads, ctx_size=plans.baseline.ctx_size, kv_bits=bits, spec=spec).plan
+        plan = make_plan(
+            model, RunSettings(threads=threads, ctx_size=plans.baseline.ctx_size, kv_bits=bits, spec=spec)
+        ).plan
         result[name] = (plan.total_bytes - weight_bytes(plan)) / whole
     least = plans.budgeted.total_bytes - weight_bytes(plans.budgeted)
     return result | {f"passes of {plans.budgeted.pass_rows} rows": least / whole}

@@ -27,6 +27,7 @@ from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantiz
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
 
@@ -63,7 +64,7 @@ def measure(checkpoint_path: Path, tokenizer: Path | None, methods: list[str]) -
                 load = tensor_loader(checkpoint, checkpoint_graph(checkpoint)[1])
                 write_q4_0_bundle(bundle, load, Path(folder) / "rounded")
                 bundle = Bundle.open(Path(folder) / "rounded")
-            limits = make_plan(bundle, ctx_size=len(windows[0])).limits
+            limits = make_plan(bundle, RunSettings(ctx_size=len(windows[0]))).limits
             after = perplexity(open_target(bundle, limits=limits), limits, windows, vocab_limit=limit).perplexity
             result["methods"][name] = {
                 "perplexity": after,

@@ -70,13 +70,9 @@ def advise(options: PlanOptions, *, drafts: Sequence[str], text: Path | None, pl
     advice = advise_draft(
         bundle,
         fit.law,
+        options.settings(budget_bytes=options.budget_bytes, accelerator=accelerator),
         fitted_on=fit.fitted_on,
-        device=options.device,
-        ctx_size=options.ctx_size,
-        kv_bits=options.kv_bits,
         draft_max=options.draft_max,
-        budget_bytes=options.budget_bytes,
-        accelerator=accelerator,
     )
     if plot is not None:
         from edgedec.cli._draft_plot import write_draft_plot

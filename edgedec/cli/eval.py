@@ -71,6 +71,7 @@ def _prepare(
     from edgedec.runtime.measure.choices import check_lengths, encode_items
     from edgedec.runtime.measure.perplexity import check_ids
     from edgedec.runtime.planning import make_plan
+    from edgedec.runtime.run_settings import RunSettings
     from edgedec.runtime.text.tokenizer import Tokenizer
 
     tokenizer, bos, vocab_limit = Tokenizer.load(bundle.tokenizer_file), bundle.tokens.bos, bundle.tokens.size
@@ -84,7 +85,8 @@ def _prepare(
     questions = encode_items(tokenizer, items, bos=bos, vocab_limit=vocab_limit)
     longest = max([window if windows else 1, *(question.rows for question in questions)])
     positions = ctx_size or min(context_size(bundle.config), longest)
-    run = make_plan(bundle, device=device, ctx_size=positions, kv_policy=kv_policy, accelerator=accelerator)
+    settings = RunSettings(device=device, ctx_size=positions, kv_policy=kv_policy, accelerator=accelerator)
+    run = make_plan(bundle, settings)
     check_lengths(questions, run.limits.positions)
     return _Job(
         name=name,

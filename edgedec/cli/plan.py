@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,6 +65,7 @@ def plan(
     if draft or text is not None or plot is not None:
         raise UsageError("--draft, --text and --plot are for --advise-draft; give it, or leave them out")
     spec, device = options.spec(), options.device
+    settings = options.settings(spec=spec)
     from edgedec.bundle import Bundle
     from edgedec.memory import format_bytes, resident_bytes
     from edgedec.runtime.plan_search import planned_budget
@@ -75,28 +76,8 @@ def plan(
     target_module(device, accelerator)  # its libraries count as resident, the planner's work does not
     resident, budget, size = resident_bytes(), options.find_budget(), options.budget_bytes
     if size is None and budget.limited:
-        plan_function = partial(
-            make_plan,
-            Bundle.open(bundle),
-            device=device,
-            ctx_size=options.ctx_size,
-            kv_bits=options.kv_bits,
-            kv_policy=options.kv_policy,
-            value_rows=options.value_rows,
-            spec=spec,
-        )
-        size = planned_budget(plan_function, budget, device=device)
-    made = api.plan_run(
-        bundle,
-        device=device,
-        ctx_size=options.ctx_size,
-        kv_bits=options.kv_bits,
-        kv_policy=options.kv_policy,
-        value_rows=options.value_rows,
-        spec=spec,
-        budget_bytes=size,
-        accelerator=accelerator,
-    )
+        size = planned_budget(partial(make_plan, Bundle.open(bundle)), settings, budget)
+    made = api.plan_model(bundle, replace(settings, budget_bytes=size, accelerator=accelerator))
     if json:
         data = asdict(made) | {"estimated_tokens_per_second": round(made.estimated_tokens_per_second, 3)}
         data |= {"phases": {name: sum(items.values()) for name, items in made.phases.items()}}

@@ -77,6 +77,7 @@ def _perplexities(
     from edgedec.runtime.kernels.operator import usable
     from edgedec.runtime.measure.perplexity import perplexity
     from edgedec.runtime.planning import make_plan
+    from edgedec.runtime.run_settings import RunSettings
     from edgedec.runtime.targets import open_target, target_module
 
     limit = tokenizer.size
@@ -96,7 +97,7 @@ def _perplexities(
         bundle = Bundle.open(bundle_path)
         # Without the kernels, only the reference has recurrent states.
         device = "float_reference" if build_graph(bundle.config).recurrent and usable() is None else "cpu"
-        run = make_plan(bundle, ctx_size=max(map(len, windows)), device=device)
+        run = make_plan(bundle, RunSettings(ctx_size=max(map(len, windows)), device=device))
 
         def score(bits: int) -> Score:
             target = open_target(bundle, limits=run.limits, device=device, kv_bits=bits)

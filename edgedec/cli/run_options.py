@@ -9,9 +9,9 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Unpack, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from edgedec.memory_budget import Budget
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.plan_search import PlanFunction
+    from edgedec.runtime.run_settings import RunKeywords, RunSettings
     from edgedec.runtime.sampling import SamplingConfig
     from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
@@ -132,8 +133,6 @@ class PlanOptions:
         Raises:
             UsageError: a name is unknown, a value is out of range, or a draft is missing or has no use.
         """
-        from dataclasses import replace
-
         from edgedec.runtime.decoders.switch import SwitchConfig
         from edgedec.runtime.speculation import SpecConfig
 
@@ -153,6 +152,17 @@ class PlanOptions:
             switch=SwitchConfig(entropy=self.switch_entropy, window=self.switch_window),
         )
         return config if draft is None else replace(config, draft=resolve_model(draft))
+
+    def settings(self, **others: Unpack[RunKeywords]) -> RunSettings:
+        """Return the settings of a run: those that are options of the same name, and ``others``.
+
+        Raises:
+            UsageError, UnsupportedError: a value is out of range, or values exclude each other.
+        """
+        from edgedec.runtime.run_settings import RunSettings
+
+        options = {field.name for field in fields(self)} & {field.name for field in fields(RunSettings)}
+        return RunSettings(**{name: getattr(self, name) for name in options}, **others)
 
     def accelerator(self, record: Path | None = None) -> AcceleratorOptions | None:
         """Return the options of the accelerator; None if the device is not one and no option is for one."""
@@ -188,7 +198,8 @@ class RunOptions(PlanOptions):
 
         if requested or is_accelerator(self.device):
             return requested or 1
-        return most_sequences(self._plan(spec, beside), most, device=self.device, budget_bytes=budget.budget_bytes)
+        settings = self.settings(spec=spec, budget_bytes=budget.budget_bytes, beside=beside)
+        return most_sequences(self._plan(), settings, most)
 
     def with_room(
         self, room: Mapping[str, int], requested: int, spec: SpecConfig, budget: Budget, *, beside: Mapping[str, int]
@@ -199,16 +210,16 @@ class RunOptions(PlanOptions):
         """
         from edgedec.runtime.plan_search import same_settings
 
-        size, sequences = budget.budget_bytes, max(1, requested)
-        if size is None:
+        if budget.budget_bytes is None:
             return beside
-        plans = [
-            self._plan(spec, part)(budget_bytes=size, sequences=sequences) for part in (beside, {**beside, **room})
-        ]
-        return {**beside, **room} if same_settings(*plans) else beside
+        settings = self.settings(
+            spec=spec, budget_bytes=budget.budget_bytes, sequences=max(1, requested), beside=beside
+        )
+        with_room, plan = {**beside, **room}, self._plan()
+        return with_room if same_settings(plan(settings), plan(replace(settings, beside=with_room))) else beside
 
-    def _plan(self, spec: SpecConfig, beside: Mapping[str, int] | None) -> PlanFunction:
-        """Return the function that plans this run.
+    def _plan(self) -> PlanFunction:
+        """Return the function that plans a run of the model.
 
         Raises:
             BundleError: the model cannot be opened.
@@ -216,18 +227,7 @@ class RunOptions(PlanOptions):
         from edgedec.bundle import Bundle
         from edgedec.runtime.planning import make_plan
 
-        return functools.partial(
-            make_plan,
-            Bundle.open(resolve_model(self.model), verify=self.verify),
-            device=self.device,
-            threads=self.threads,
-            ctx_size=self.ctx_size,
-            kv_bits=self.kv_bits,
-            kv_policy=self.kv_policy,
-            value_rows=self.value_rows,
-            spec=spec,
-            beside=beside,
-        )
+        return functools.partial(make_plan, Bundle.open(resolve_model(self.model), verify=self.verify))
 
     def open_session(
         self,
@@ -240,8 +240,7 @@ class RunOptions(PlanOptions):
     ) -> Session:
         """Plan the run under ``budget`` and load the model, with a progress bar. It writes ``sequences`` texts at a time.
 
-        ``beside`` has the bytes of what the program keeps beside the model, by part, and of ``pooling_items`` for
-        ``embeddings``.
+        ``beside`` has the bytes of what the program keeps beside the model, by part.
 
         Raises:
             BudgetError: no plan fits. The message says what bounds the budget if it is not the user's own limit.
@@ -250,27 +249,13 @@ class RunOptions(PlanOptions):
         from edgedec.runtime.session import Session
 
         path, size = resolve_model(self.model), budget.budget_bytes
+        settings = self.settings(spec=spec, sequences=sequences, beside=beside, embeddings=embeddings)
         if size is not None and not budget.has_flag:
-            size = planned_budget(self._plan(spec, beside), budget, device=self.device, sequences=sequences)
+            size = planned_budget(self._plan(), settings, budget)
+        settings = replace(settings, budget_bytes=size, accelerator=self.accelerator(self.record))
         try:
             with progress("preparing the model") as report:
-                session = Session.open(
-                    path,
-                    device=self.device,
-                    threads=self.threads,
-                    ctx_size=self.ctx_size,
-                    kv_bits=self.kv_bits,
-                    kv_policy=self.kv_policy,
-                    value_rows=self.value_rows,
-                    spec=spec,
-                    budget_bytes=size,
-                    sequences=sequences,
-                    beside=beside,
-                    accelerator=self.accelerator(self.record),
-                    embeddings=embeddings,
-                    verify=self.verify,
-                    progress=report,
-                )
+                session = Session.load(path, settings, verify=self.verify, progress=report)
         except BudgetError as error:
             if budget.bound_by is None or budget.bound_by.source == "flag":
                 raise

@@ -18,6 +18,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import I32, Draft, Outcome, Sparse, TokenTree
+from edgedec.runtime.run_settings import RunSettings
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -72,10 +73,10 @@ def test_the_sweep_reaches_from_no_plan_to_all_plans(benchmark: Any) -> None:
     assert len(cases) >= 40 * 7 * 2
     assert len({(case.drafter, case.ctx_size, case.budget_bytes) for case in cases}) == len(cases)
     assert {case.drafter for case in cases if case.draft} == {"model", "auto"}
-    whole = benchmark.make_plan(bundle).plan.ctx_size
+    whole = benchmark.make_plan(bundle, RunSettings()).plan.ctx_size
     for case in cases:
         if case.ctx_size == 0 and case.budget_bytes in (sizes[0], sizes[-1]):
-            plan = benchmark.make_plan(bundle, spec=case.spec, budget_bytes=case.budget_bytes).plan
+            plan = benchmark.make_plan(bundle, RunSettings(spec=case.spec, budget_bytes=case.budget_bytes)).plan
             assert (plan.fits, plan.ctx_size == whole) == (
                 (False, False) if case.budget_bytes == sizes[0] else (True, True)
             )
@@ -177,7 +178,7 @@ def test_the_baseline_has_the_context_of_the_plan(speed: Any) -> None:
 def test_plans_of_different_contexts_are_not_compared(speed: Any) -> None:
     bundle = Bundle.open(demo.bundle_path("demo"))
     plans = speed.pair(bundle, "ngram", None, 0.9, 1)
-    shorter = make_plan(bundle, threads=1, ctx_size=512).plan
+    shorter = make_plan(bundle, RunSettings(threads=1, ctx_size=512)).plan
     with pytest.raises(UsageError, match="a context of 512 tokens cannot be compared with one of 1024"):
         replace(plans, budgeted=shorter)
 

@@ -21,6 +21,7 @@ from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.kernels.layout_cache import FILE
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -56,7 +57,7 @@ def spec_of(bundles: Mapping[str, Bundle], drafter: str) -> SpecConfig:
 
 def least(bundle: Bundle, spec: SpecConfig | None = None) -> int:
     """Return the bytes of the least plan."""
-    return make_plan(bundle, threads=1, ctx_size=CONTEXT, spec=spec, budget_bytes=1).plan.total_bytes
+    return make_plan(bundle, RunSettings(threads=1, ctx_size=CONTEXT, spec=spec, budget_bytes=1)).plan.total_bytes
 
 
 def text(session: Session, **sampling: Any) -> list[int]:
@@ -66,12 +67,12 @@ def text(session: Session, **sampling: Any) -> list[int]:
 @pytest.mark.thorough
 def test_what_does_not_fit_is_streamed_and_what_fits_is_not(bundles: Mapping[str, Bundle]) -> None:
     bundle = bundles["large"]
-    whole = make_plan(bundle, threads=1, ctx_size=CONTEXT).plan
+    whole = make_plan(bundle, RunSettings(threads=1, ctx_size=CONTEXT)).plan
     smallest = least(bundle)
     assert smallest < whole.total_bytes - 6 * MIB
     pinned = []
     for budget in range(smallest, whole.total_bytes, 700_001):
-        plan = make_plan(bundle, threads=1, ctx_size=CONTEXT, budget_bytes=budget).plan
+        plan = make_plan(bundle, RunSettings(threads=1, ctx_size=CONTEXT, budget_bytes=budget)).plan
         assert plan.fits
         assert plan.total_bytes == charged_bytes(plan.items) <= budget
         if "weights" in plan.items:
@@ -89,7 +90,9 @@ def test_what_does_not_fit_is_streamed_and_what_fits_is_not(bundles: Mapping[str
 
 
 def test_a_pass_of_more_rows_takes_no_longer_until_the_computation_does(bundles: Mapping[str, Bundle]) -> None:
-    plan = make_plan(bundles["large"], threads=1, ctx_size=CONTEXT, budget_bytes=least(bundles["large"]) + MIB).plan
+    plan = make_plan(
+        bundles["large"], RunSettings(threads=1, ctx_size=CONTEXT, budget_bytes=least(bundles["large"]) + MIB)
+    ).plan
     assert plan.disk is not None
     seconds = list(plan.disk.pass_seconds.values())
     assert seconds == sorted(seconds)
@@ -100,16 +103,18 @@ def test_a_pass_of_more_rows_takes_no_longer_until_the_computation_does(bundles:
 def test_a_budget_without_room_for_a_window_is_refused(bundles: Mapping[str, Bundle]) -> None:
     smallest = least(bundles["large"])
     with pytest.raises(BudgetError, match=r"(?s)weights_pinned\n.*weights_window\n.*--memory-budget \d+MiB") as caught:
-        make_plan(bundles["large"], threads=1, ctx_size=CONTEXT, budget_bytes=smallest - 1).plan.require()
+        make_plan(bundles["large"], RunSettings(threads=1, ctx_size=CONTEXT, budget_bytes=smallest - 1)).plan.require()
     nearest = int(str(caught.value).rpartition("--memory-budget ")[2].partition("MiB")[0])
-    assert make_plan(bundles["large"], threads=1, ctx_size=CONTEXT, budget_bytes=nearest << 20).plan.fits
+    assert make_plan(bundles["large"], RunSettings(threads=1, ctx_size=CONTEXT, budget_bytes=nearest << 20)).plan.fits
     assert nearest << 20 < smallest + MIB
 
 
 @pytest.mark.thorough
 def test_several_texts_share_a_streamed_model(bundles: Mapping[str, Bundle]) -> None:
     path = bundles["large"].path
-    four = make_plan(bundles["large"], threads=1, ctx_size=CONTEXT, sequences=4, kv_bits=16, budget_bytes=1).plan
+    four = make_plan(
+        bundles["large"], RunSettings(threads=1, ctx_size=CONTEXT, sequences=4, kv_bits=16, budget_bytes=1)
+    ).plan
     prompts = [PROMPT, PROMPT[:5], PROMPT[3:]]
     sampling = SamplingConfig(temperature=0)
     with Session.open(path, threads=1, ctx_size=CONTEXT) as alone:
@@ -171,7 +176,7 @@ def test_runs_stay_within_their_budgets_from_the_least_to_the_whole_model(
 ) -> None:
     bundle, spec = bundles["large"], spec_of(bundles, "model")
     smallest = least(bundle, spec)
-    whole = make_plan(bundle, threads=1, ctx_size=CONTEXT, spec=spec).plan.total_bytes
+    whole = make_plan(bundle, RunSettings(threads=1, ctx_size=CONTEXT, spec=spec)).plan.total_bytes
     budget = int(smallest + share * (whole - smallest))
     run = {"bundle": str(bundle.path), "drafter": "model", "draft": str(bundles["draft"].path)}
     command = [sys.executable, str(CHILD), json.dumps(run | {"ctx_size": CONTEXT, "budget_bytes": budget})]
@@ -194,7 +199,9 @@ def test_a_signal_ends_a_text_whose_weights_stream(
     config, method = bundles["large"].config, "ternary"
     write_random_bundle(tmp_path / "m", config, method, tokenizer_json=byte_tokenizer().to_str())
     before = {path.name for path in (tmp_path / "m").iterdir()}
-    budget = make_plan(Bundle.open(tmp_path / "m"), threads=1, ctx_size=1024, budget_bytes=1).plan.total_bytes
+    budget = make_plan(
+        Bundle.open(tmp_path / "m"), RunSettings(threads=1, ctx_size=1024, budget_bytes=1)
+    ).plan.total_bytes
     arguments = ["-m", str(tmp_path / "m"), "-p", "o", "--temp", "1", "--ignore-eos", "-c", "1024", "-t", "1"]
     command = [sys.executable, "-m", "edgedec", "generate", *arguments, "--memory-budget", f"{budget + 3 * MIB}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -10,6 +10,7 @@ from edgedec.memory import Plan
 from edgedec.runtime.draft_advice import advise_draft, draft_bundle, parameter_count
 from edgedec.runtime.draft_law import DraftLaw
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.speculation import SpecConfig
 
 GOOD = DraftLaw(intercept=-13.5, slope=1.1, floor=0.05, ceiling=0.85, smallest=100_000, largest=2_000_000)
@@ -23,7 +24,7 @@ def target() -> Bundle:
 
 def planned(target: Bundle, draft: Bundle | None, budget_bytes: int | None = None) -> Plan:
     spec = SpecConfig(drafter="model", draft=demo.bundle_path("demo-draft"))
-    return make_plan(target, spec=spec, draft=draft, budget_bytes=budget_bytes).plan
+    return make_plan(target, RunSettings(spec=spec, budget_bytes=budget_bytes), draft=draft).plan
 
 
 def test_a_candidate_of_the_embedded_draft_s_width_is_the_embedded_draft(target: Bundle) -> None:
@@ -37,7 +38,7 @@ def test_a_candidate_of_the_embedded_draft_s_width_is_the_embedded_draft(target:
 
 @pytest.mark.thorough
 def test_the_best_candidate_is_the_fastest_that_fits(target: Bundle) -> None:
-    advice = advise_draft(target, GOOD)
+    advice = advise_draft(target, GOOD, RunSettings())
     sizes = [one.parameters for one in advice.candidates]
     assert sizes == sorted(set(sizes))
     assert len(sizes) > 5
@@ -52,29 +53,29 @@ def test_the_best_candidate_is_the_fastest_that_fits(target: Bundle) -> None:
 
 @pytest.mark.thorough
 def test_drafts_that_are_never_right_do_not_pay(target: Bundle) -> None:
-    advice = advise_draft(target, USELESS)
+    advice = advise_draft(target, USELESS, RunSettings())
     assert advice.best is None
     assert all(one.fits and one.speedup <= 1 for one in advice.candidates)
 
 
 @pytest.mark.thorough
 def test_a_budget_decides_which_candidates_fit(target: Bundle) -> None:
-    least = advise_draft(target, GOOD, ctx_size=256, kv_bits=16, budget_bytes=1).candidates
+    least = advise_draft(target, GOOD, RunSettings(ctx_size=256, kv_bits=16, budget_bytes=1)).candidates
     budget = (least[0].total_bytes + least[-1].total_bytes) // 2
-    advice = advise_draft(target, GOOD, ctx_size=256, kv_bits=16, budget_bytes=budget)
+    advice = advise_draft(target, GOOD, RunSettings(ctx_size=256, kv_bits=16, budget_bytes=budget))
     fits = [one.fits for one in advice.candidates]
     assert fits == sorted(fits, reverse=True)  # the larger, the more memory
     assert any(fits)
     assert not all(fits)
     assert all(one.total_bytes <= budget for one in advice.candidates if one.fits)
     assert advice.best is None or advice.best.fits
-    none = advise_draft(target, GOOD, ctx_size=256, kv_bits=16, budget_bytes=2 << 20)
+    none = advise_draft(target, GOOD, RunSettings(ctx_size=256, kv_bits=16, budget_bytes=2 << 20))
     assert (none.best, none.plain_fits) == (None, False)
 
 
 @pytest.mark.thorough
 def test_another_model_s_law_is_read_at_the_same_share_of_the_parameters(target: Bundle) -> None:
-    advice = advise_draft(target, GOOD, fitted_on=10 * parameter_count(target))
+    advice = advise_draft(target, GOOD, RunSettings(), fitted_on=10 * parameter_count(target))
     assert [one.acceptance for one in advice.candidates] == [
         GOOD.acceptance(10 * one.parameters) for one in advice.candidates
     ]
@@ -83,20 +84,23 @@ def test_another_model_s_law_is_read_at_the_same_share_of_the_parameters(target:
 def test_a_given_acceptance_replaces_the_usual_one() -> None:
     target = Bundle.open(demo.bundle_path("demo-int8"))
     spec = SpecConfig(drafter="model", draft=demo.bundle_path("demo-draft"))
-    speeds = [make_plan(target, spec=spec, acceptance=a).plan.estimated_tokens_per_second for a in (0.1, 0.62, 0.9)]
+    speeds = [
+        make_plan(target, RunSettings(spec=spec), acceptance=a).plan.estimated_tokens_per_second
+        for a in (0.1, 0.62, 0.9)
+    ]
     assert speeds == sorted(speeds)
     assert speeds[0] < speeds[2]
-    assert speeds[1] == make_plan(target, spec=spec).plan.estimated_tokens_per_second
+    assert speeds[1] == make_plan(target, RunSettings(spec=spec)).plan.estimated_tokens_per_second
 
 
 @pytest.mark.thorough
 def test_a_speedup_compares_runs_with_the_same_context_and_bits() -> None:
     target = Bundle.open(demo.bundle_path())
-    widest = advise_draft(target, GOOD, ctx_size=1024, kv_bits=16, budget_bytes=1).candidates[-1]
+    widest = advise_draft(target, GOOD, RunSettings(ctx_size=1024, kv_bits=16, budget_bytes=1)).candidates[-1]
     budget = widest.total_bytes - 1  # less than the largest draft needs with 16 bits, and enough for the target alone
-    advice = advise_draft(target, GOOD, ctx_size=1024, budget_bytes=budget)
+    advice = advise_draft(target, GOOD, RunSettings(ctx_size=1024, budget_bytes=budget))
     narrowed = [one for one in advice.candidates if one.fits and one.kv_bits < advice.plain_kv_bits]
     assert narrowed  # a draft leaves so little memory that keys and values are stored in fewer bits
     for one in narrowed:
-        same = make_plan(target, ctx_size=one.ctx_size, kv_bits=one.kv_bits, budget_bytes=budget).plan
+        same = make_plan(target, RunSettings(ctx_size=one.ctx_size, kv_bits=one.kv_bits, budget_bytes=budget)).plan
         assert one.speedup == one.tokens_per_second / same.estimated_tokens_per_second

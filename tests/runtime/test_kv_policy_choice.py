@@ -17,6 +17,7 @@ from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import Limits
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig, create_drafter
@@ -42,26 +43,30 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
 def test_auto_takes_a_policy_only_where_it_makes_room(bundles: dict[str, Bundle]) -> None:
     """Streaming heads make room under a budget; labels alone need more memory, and so never do."""
     duo = bundles["duo"]
-    free = make_plan(duo, threads=1, ctx_size=4096, kv_bits=16, kv_policy="auto")
+    free = make_plan(duo, RunSettings(threads=1, ctx_size=4096, kv_bits=16, kv_policy="auto"))
     assert (free.plan.kv_policy, free.bundle.config.get("kv_policy")) == ("full", None)
-    own = make_plan(duo, threads=1, ctx_size=4096, kv_bits=16).plan
+    own = make_plan(duo, RunSettings(threads=1, ctx_size=4096, kv_bits=16)).plan
     assert own.kv_policy == "duo"
     assert own.total_bytes < free.plan.total_bytes
     between = (own.total_bytes + free.plan.total_bytes) // 2
-    tight = make_plan(duo, threads=1, ctx_size=4096, kv_bits=16, kv_policy="auto", budget_bytes=between)
+    tight = make_plan(duo, RunSettings(threads=1, ctx_size=4096, kv_bits=16, kv_policy="auto", budget_bytes=between))
     assert (tight.plan.kv_policy, tight.plan.fits, tight.bundle) == ("duo", True, duo)
-    assert not make_plan(duo, threads=1, ctx_size=4096, kv_bits=16, kv_policy="full", budget_bytes=between).plan.fits
-    selecting = make_plan(bundles["double-sparsity"], threads=1, kv_policy="auto", budget_bytes=between).plan
+    assert not make_plan(
+        duo, RunSettings(threads=1, ctx_size=4096, kv_bits=16, kv_policy="full", budget_bytes=between)
+    ).plan.fits
+    selecting = make_plan(
+        bundles["double-sparsity"], RunSettings(threads=1, kv_policy="auto", budget_bytes=between)
+    ).plan
     assert selecting.kv_policy == "full"
-    assert make_plan(bundles["plain"], threads=1, kv_policy="auto").plan.kv_policy == "full"
+    assert make_plan(bundles["plain"], RunSettings(threads=1, kv_policy="auto")).plan.kv_policy == "full"
     with pytest.raises(UsageError, match="--kv-policy asks for duo"):
-        make_plan(bundles["plain"], threads=1, kv_policy="duo")
+        make_plan(bundles["plain"], RunSettings(threads=1, kv_policy="duo"))
 
 
 def test_a_plan_has_the_labels(bundles: dict[str, Bundle]) -> None:
     """Two layers have a label of four bytes for each of four heads and position, and the last 24 keys of each head."""
-    full = make_plan(with_policy(bundles["double-sparsity"], "full"), threads=1, ctx_size=1024).plan
-    plan = make_plan(bundles["double-sparsity"], threads=1, ctx_size=1024).plan
+    full = make_plan(with_policy(bundles["double-sparsity"], "full"), RunSettings(threads=1, ctx_size=1024)).plan
+    plan = make_plan(bundles["double-sparsity"], RunSettings(threads=1, ctx_size=1024)).plan
     assert plan.items["kv"] == full.items["kv"]
     assert plan.items["kv_labels"] == 2 * 4 * 4 * 1024 + 64 + 2 * 4 * 24 * 8  # labels, counts, and the last choices
     assert "kv_labels" not in full.items
@@ -75,15 +80,15 @@ def test_auto_takes_a_policy_that_has_values_in_a_file_where_memory_is_short(
     bundles: dict[str, Bundle], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: dict[str, Any] = {"threads": 1, "ctx_size": 4096, "kv_bits": 16}
-    own, full = (make_plan(bundles[kind], kv_policy=name, **sizes).plan for name in (kind, "full"))
+    own, full = (make_plan(bundles[kind], RunSettings(kv_policy=name, **sizes)).plan for name in (kind, "full"))
     assert own.total_bytes < full.total_bytes
     (use,) = own.memories
     assert use.used_bytes == 2 * 4 * 4096 * 2 * 32  # layers, heads, rows, bytes of a row
     assert full.memories == ()
     sizes |= {"kv_policy": "auto", "budget_bytes": own.total_bytes}
-    assert make_plan(bundles[kind], **sizes).plan.kv_policy == kind
+    assert make_plan(bundles[kind], RunSettings(**sizes)).plan.kv_policy == kind
     monkeypatch.setattr(_cpu_footprint, "value_room", lambda nbytes: replace(use, has_bytes=nbytes - 1))
-    assert make_plan(bundles[kind], **sizes).plan.kv_policy == "full", "the disk has no room, either"
+    assert make_plan(bundles[kind], RunSettings(**sizes)).plan.kv_policy == "full", "the disk has no room, either"
 
 
 def test_the_draft_model_s_file_of_values_is_on_the_same_disk(
@@ -92,15 +97,15 @@ def test_the_draft_model_s_file_of_values_is_on_the_same_disk(
     bundle = bundles["nosa"]
     sizes: dict[str, Any] = {"threads": 1, "ctx_size": 2048, "kv_bits": 16}
     spec = SpecConfig(drafter="model", draft=bundle.path, draft_max=7)
-    alone, both = make_plan(bundle, **sizes).plan, make_plan(bundle, spec=spec, **sizes).plan
+    alone, both = make_plan(bundle, RunSettings(**sizes)).plan, make_plan(bundle, RunSettings(spec=spec, **sizes)).plan
     (own,), (use,) = alone.memories, both.memories
     assert use.name == own.name
     assert use.used_bytes == own.used_bytes + _file_of_a_draft(2048, both.pass_rows)
     room = replace(use, has_bytes=use.used_bytes - 1)
     monkeypatch.setattr(_cpu_footprint, "value_room", lambda nbytes: replace(room, used_bytes=nbytes))
-    make_plan(bundle, **sizes).plan.require_memories()
+    make_plan(bundle, RunSettings(**sizes)).plan.require_memories()
     with pytest.raises(BudgetError, match="for a file of values"):
-        make_plan(bundle, spec=spec, **sizes).plan.require_memories()
+        make_plan(bundle, RunSettings(spec=spec, **sizes)).plan.require_memories()
 
 
 def test_all_candidates_of_auto_count_their_files(bundles: dict[str, Bundle]) -> None:
@@ -115,11 +120,13 @@ def _file_of_a_draft(positions: int, rows: int) -> int:
 
 
 def test_rows_of_values_are_those_of_the_request(bundles: dict[str, Bundle]) -> None:
-    few, many = (make_plan(bundles["nosa"], threads=1, ctx_size=4096, value_rows=rows) for rows in (0, 1000))
+    few, many = (
+        make_plan(bundles["nosa"], RunSettings(threads=1, ctx_size=4096, value_rows=rows)) for rows in (0, 1000)
+    )
     assert many.plan.items["kv_value_rows"] - few.plan.items["kv_value_rows"] == 2 * 4 * 1000 * (2 * 32 + 5)
     assert many.limits.value_rows == 1000
     with pytest.raises(UsageError, match="--value-rows must be 0 to"):
-        make_plan(bundles["nosa"], value_rows=-1)
+        make_plan(bundles["nosa"], RunSettings(value_rows=-1))
 
 
 @pytest.mark.thorough

@@ -12,6 +12,7 @@ from edgedec.errors import BundleError
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.kv_precision import automatic_bits, measured_ratios
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import onnx
 
 MIB = 1 << 20
@@ -63,10 +64,10 @@ def test_a_damaged_table_is_refused(bundle: Bundle, table: Any) -> None:
 def test_no_budget_makes_a_plan_choose_four_bits(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check also that a context is full as soon as eight bits have room for it, and that a reduction is said."""
     monkeypatch.setattr(onnx, "least_weights", lambda bundle: None)
-    most = make_plan(bundle, threads=1).plan
-    whole = make_plan(bundle, threads=1, kv_bits=8, ctx_size=most.ctx_size).plan.total_bytes
+    most = make_plan(bundle, RunSettings(threads=1)).plan
+    whole = make_plan(bundle, RunSettings(threads=1, kv_bits=8, ctx_size=most.ctx_size)).plan.total_bytes
     for budget in range(whole // 2, most.total_bytes + MIB, MIB // 2):
-        plan = make_plan(bundle, threads=1, budget_bytes=budget).plan
+        plan = make_plan(bundle, RunSettings(threads=1, budget_bytes=budget)).plan
         if not plan.fits:
             continue
         assert plan.kv_bits in (16, 8)
@@ -76,7 +77,7 @@ def test_no_budget_makes_a_plan_choose_four_bits(bundle: Bundle, monkeypatch: py
         assert bool(plan.reduced) == reduced
         assert (f"{plan.ctx_size} tokens ({most.ctx_size} without" in plan.reduced) == (plan.ctx_size < most.ctx_size)
         assert (f"{plan.kv_bits} bits (16 without" in plan.reduced) == (plan.kv_bits < 16)
-    four = make_plan(bundle, threads=1, kv_bits=4, budget_bytes=whole).plan
+    four = make_plan(bundle, RunSettings(threads=1, kv_bits=4, budget_bytes=whole)).plan
     assert (four.kv_bits, four.fits) == (4, True)  # asked for
 
 
@@ -85,9 +86,9 @@ def test_a_measured_table_lets_four_bits_make_room_for_context_only(
 ) -> None:
     monkeypatch.setattr(onnx, "least_weights", lambda bundle: None)
     measured = with_table(bundle, {"8": 1.0001, "4": 1.004})
-    whole = make_plan(bundle, threads=1, kv_bits=8).plan
-    assert make_plan(measured, threads=1, budget_bytes=whole.total_bytes).plan.kv_bits == 8
-    enough = make_plan(bundle, threads=1, kv_bits=4).plan.total_bytes
-    tight, other = (make_plan(model, threads=1, budget_bytes=enough).plan for model in (measured, bundle))
+    whole = make_plan(bundle, RunSettings(threads=1, kv_bits=8)).plan
+    assert make_plan(measured, RunSettings(threads=1, budget_bytes=whole.total_bytes)).plan.kv_bits == 8
+    enough = make_plan(bundle, RunSettings(threads=1, kv_bits=4)).plan.total_bytes
+    tight, other = (make_plan(model, RunSettings(threads=1, budget_bytes=enough)).plan for model in (measured, bundle))
     assert (tight.kv_bits, tight.ctx_size) == (4, whole.ctx_size)
     assert (other.kv_bits, other.ctx_size < whole.ctx_size) == (8, True)

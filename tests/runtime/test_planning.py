@@ -31,7 +31,8 @@ from edgedec.runtime.estimates import tokens_per_second
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.plan_search import most_sequences
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning import RunPlan, make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.speculation import SpecConfig, create_drafter
 from edgedec.runtime.targets import onnx
 from tests.support.make_policies import MAKERS
@@ -75,11 +76,11 @@ def spec_of(bundles: Mapping[str, Bundle], drafter: str, *, draft_max: int = 8, 
 
 
 def plan_of(bundles: Mapping[str, Bundle], drafter: str = "auto", target: str = "small", **options: Any) -> Plan:
-    return make_plan(bundles[target], threads=1, spec=spec_of(bundles, drafter), **options).plan
+    return make_plan(bundles[target], RunSettings(threads=1, spec=spec_of(bundles, drafter), **options)).plan
 
 
 def follow(plan: Plan) -> list[dict[str, Any]]:
-    """Return the settings that a hint names, as arguments of ``make_plan``."""
+    """Return the settings that a hint names, as arguments of ``RunSettings``."""
     context, budget = re.search(r"--ctx-size (\d+)", plan.hint), re.search(r"--memory-budget (\d+)MiB", plan.hint)
     assert budget is not None
     settings: list[dict[str, Any]] = [{"budget_bytes": int(budget[1]) << 20, "ctx_size": plan.ctx_size}]
@@ -114,7 +115,7 @@ def test_a_plan_that_fits_is_within_its_budget(
     bundles: Mapping[str, Bundle], drafter: str, budget: int, ctx_size: int, nodes: int
 ) -> None:
     spec = spec_of(bundles, drafter, tree_nodes=nodes)
-    run = make_plan(bundles["small"], threads=1, spec=spec, ctx_size=ctx_size, budget_bytes=budget)
+    run = make_plan(bundles["small"], RunSettings(threads=1, spec=spec, ctx_size=ctx_size, budget_bytes=budget))
     plan, limits = run.plan, run.limits
     assert plan.total_bytes == charged_bytes(plan.items) == max(sum(phase.values()) for phase in plan.phases.values())
     assert min(plan.items.values()) >= 0
@@ -135,7 +136,7 @@ def test_a_plan_that_fits_is_within_its_budget(
         plan.require()
     assert caught.value.exit_code == 4
     for settings_ in follow(plan):
-        assert make_plan(bundles["small"], threads=1, spec=spec, **settings_).plan.fits
+        assert make_plan(bundles["small"], RunSettings(threads=1, spec=spec, **settings_)).plan.fits
 
 
 def worth(plan: Plan) -> float:
@@ -208,8 +209,8 @@ def test_a_tree_shrinks_before_the_context_and_the_bits(bundles: Mapping[str, Bu
     good for a usual acceptance.
     """
     spec = replace(spec_of(bundles, "ngram"), draft_max=nodes - 1, tree_nodes=nodes)
-    maximum = make_plan(bundles["large"], threads=1, spec=spec).plan.total_bytes
-    plan = make_plan(bundles["large"], threads=1, spec=spec, budget_bytes=maximum - 3 * MIB).plan
+    maximum = make_plan(bundles["large"], RunSettings(threads=1, spec=spec)).plan.total_bytes
+    plan = make_plan(bundles["large"], RunSettings(threads=1, spec=spec, budget_bytes=maximum - 3 * MIB)).plan
     assert (plan.ctx_size, plan.kv_bits) == (1024, 16)
     assert plan.tree_nodes >= 9
 
@@ -231,14 +232,14 @@ def test_auto_drops_the_model_first(bundles: Mapping[str, Bundle]) -> None:
 @pytest.mark.thorough
 def test_auto_keeps_stand_for_several_texts_if_it_fits(bundles: Mapping[str, Bundle]) -> None:
     spec, model = SpecConfig(drafter="auto", samples=8), bundles["large"]
-    alone = make_plan(model, threads=1, spec=replace(spec, samples=1)).plan
-    run = make_plan(model, threads=1, spec=spec)
+    alone = make_plan(model, RunSettings(threads=1, spec=replace(spec, samples=1))).plan
+    run = make_plan(model, RunSettings(threads=1, spec=spec))
     table = run.plan.total_bytes - alone.total_bytes
     assert (run.spec.samples, table) == (8, sum(create_drafter("stand", None).footprint(run.limits).values()))
     minimum = plan_of(bundles, "auto", "large", budget_bytes=1).total_bytes
     kept = []
     for budget in [run.plan.total_bytes, *range(minimum + 3 * MIB, minimum, -MIB // 8), minimum]:
-        run = make_plan(model, threads=1, spec=spec, budget_bytes=budget)
+        run = make_plan(model, RunSettings(threads=1, spec=spec, budget_bytes=budget))
         assert run.plan.fits
         kept.append((run.spec.drafter == "auto", run.spec.samples if run.spec.drafter == "auto" else 1))
     assert sorted(set(kept), reverse=True) == [(True, 8), (True, 1), (False, 1)]
@@ -255,7 +256,7 @@ def test_a_named_drafter_that_does_not_fit_is_not_replaced(bundles: Mapping[str,
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_a_drafter_is_planned_with_the_limits_of_the_run(bundles: Mapping[str, Bundle], drafter: str) -> None:
     """Check that a draft model catches up in passes as wide as the target's; trees may be smaller."""
-    run = make_plan(bundles["large"], threads=1, spec=spec_of(bundles, drafter))
+    run = make_plan(bundles["large"], RunSettings(threads=1, spec=spec_of(bundles, drafter)))
     opened = create_drafter(run.spec.drafter, run.draft, threads=1).footprint(run.limits)
     assert opened == {name: size for name, size in run.plan.items.items() if name in opened}
     assert run.limits.nodes == run.plan.pass_rows > run.plan.tree_nodes
@@ -296,7 +297,7 @@ def test_the_fixed_baseline_does_not_depend_on_the_budget(bundles: Mapping[str, 
     assert len(fixed) == 1
     spec = spec_of(bundles, "ngram" if drafter == "none" else drafter, draft_max=63, tree_nodes=64)
     # auto without a budget may drop the model; the baseline holds all that was requested.
-    run = make_plan(bundles["small"], threads=1, ctx_size=1024, kv_bits=16, spec=spec)
+    run = make_plan(bundles["small"], RunSettings(threads=1, ctx_size=1024, kv_bits=16, spec=spec))
     if drafter != "auto":
         running = run.plan.phases["run"]
         expected = {name: size for name, size in running.items() if name not in ("weights", "draft_weights")}
@@ -327,9 +328,9 @@ def test_without_speculation_no_bytes_are_stated(bundles: Mapping[str, Bundle]) 
 
 def test_a_requested_tree_shrinks_with_the_budget(bundles: Mapping[str, Bundle]) -> None:
     spec = replace(spec_of(bundles, "ngram"), draft_max=63, tree_nodes=64)
-    free = make_plan(bundles["large"], threads=1, spec=spec).plan
+    free = make_plan(bundles["large"], RunSettings(threads=1, spec=spec)).plan
     assert (free.tree_nodes, free.draft_tokens, free.pass_rows) == (64, 63, 64)
-    minimum = make_plan(bundles["large"], threads=1, spec=spec, budget_bytes=1).plan
+    minimum = make_plan(bundles["large"], RunSettings(threads=1, spec=spec, budget_bytes=1)).plan
     assert (minimum.tree_nodes, minimum.draft_tokens, minimum.pass_rows) == (3, 2, 3)
     assert minimum.items["logits"] < free.items["logits"]
     assert minimum.items["activations"] < free.items["activations"]
@@ -339,7 +340,7 @@ def test_a_draft_of_another_tokenizer_is_refused(bundles: Mapping[str, Bundle]) 
     stranger = demo.bundle_path("demo-draft")
     for drafter in WITH_MODEL:
         with pytest.raises(UsageError, match="both must be made from checkpoints with one tokenizer; give another -md"):
-            make_plan(bundles["small"], spec=SpecConfig(drafter=drafter, draft=stranger))
+            make_plan(bundles["small"], RunSettings(spec=SpecConfig(drafter=drafter, draft=stranger)))
 
 
 # --- the command --------------------------------------------------------------------------------------------------------
@@ -411,7 +412,10 @@ def test_a_layer_with_a_window_takes_the_rows_of_the_window(
     windowed: Mapping[str, Bundle], name: str, full: int
 ) -> None:
     """A ring of 16-row blocks has window - 1 rows, twice those of a pass of 32, and 15 of a block that begins before."""
-    make = partial(make_plan, windowed[name], threads=1, kv_bits=16)
+
+    def make(**options: int) -> RunPlan:
+        return make_plan(windowed[name], RunSettings(threads=1, kv_bits=16, **options))  # type: ignore[arg-type]
+
     for ctx_size in (1024, 512):
         items = make(ctx_size=ctx_size).plan.items
         assert items["kv"] == full * ROW * ctx_size
@@ -428,7 +432,10 @@ def test_a_draft_model_with_recurrent_states_is_planned_once_for_all_texts() -> 
     """Its slots and snapshots are for all texts already, whatever states the target has."""
     target, draft = (Bundle.open(demo.bundle_path(name)) for name in ("demo", "demo-hybrid"))
     spec = SpecConfig(drafter="model", draft=draft.path)
-    one, four = (make_plan(target, threads=1, ctx_size=256, spec=spec, sequences=count).plan.items for count in (1, 4))
+    one, four = (
+        make_plan(target, RunSettings(threads=1, ctx_size=256, spec=spec, sequences=count)).plan.items
+        for count in (1, 4)
+    )
     layout = recurrent_layout(bundle_graph(draft), 32)
     assert layout is not None
     assert one["draft_recurrent"] == layout.nbytes(1) + 2 * 4 * layout.state_floats
@@ -442,11 +449,11 @@ def test_a_draft_model_with_recurrent_states_is_planned_once_for_all_texts() -> 
 @pytest.mark.parametrize("name", WINDOWED)
 def test_a_plan_under_a_budget_has_a_longer_context_with_windows(windowed: Mapping[str, Bundle], name: str) -> None:
     config = {name: value for name, value in windowed[name].config.items() if name != "use_sliding_window"}
-    rings, budget = windowed[name], make_plan(windowed[name], threads=1, ctx_size=1024).plan.total_bytes
-    assert make_plan(rings, threads=1, budget_bytes=budget).plan.ctx_size == 1024
-    every = partial(make_plan, _without_windows(rings, config), threads=1)
-    assert every(ctx_size=1024).plan.total_bytes > budget + (2 << 20)
-    assert every(budget_bytes=budget, kv_bits=16).plan.ctx_size < 1024
+    rings, budget = windowed[name], make_plan(windowed[name], RunSettings(threads=1, ctx_size=1024)).plan.total_bytes
+    assert make_plan(rings, RunSettings(threads=1, budget_bytes=budget)).plan.ctx_size == 1024
+    every = _without_windows(rings, config)
+    assert make_plan(every, RunSettings(threads=1, ctx_size=1024)).plan.total_bytes > budget + (2 << 20)
+    assert make_plan(every, RunSettings(threads=1, budget_bytes=budget, kv_bits=16)).plan.ctx_size < 1024
 
 
 def _without_windows(bundle: Bundle, config: dict[str, Any]) -> Bundle:
@@ -462,25 +469,26 @@ def test_a_device_that_keeps_all_rows_says_so(
     windowed: Mapping[str, Bundle], name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx, "usable", lambda: None)
-    plan = make_plan(windowed[name], threads=1, ctx_size=512).plan
+    plan = make_plan(windowed[name], RunSettings(threads=1, ctx_size=512)).plan
     assert "kv_ring" not in plan.items
     assert plan.items["kv"] == 4 * 2 * ROW * 512  # float32
     (note,) = plan.notes
     assert note.startswith(f"{count} of 4 layers see the last 100 positions only, and cpu keeps all rows of them; ")
-    assert make_plan(windowed[name], threads=1, ctx_size=100).plan.notes == ()
-    assert make_plan(windowed[name], device="float_reference", ctx_size=512).plan.notes == ()
+    assert make_plan(windowed[name], RunSettings(threads=1, ctx_size=100)).plan.notes == ()
+    assert make_plan(windowed[name], RunSettings(device="float_reference", ctx_size=512)).plan.notes == ()
 
 
 @pytest.mark.parametrize(("name", "full"), [("all", 0), ("mixed", 1)])
 def test_the_accelerator_keeps_the_rows_of_a_window(windowed: Mapping[str, Bundle], name: str, full: int) -> None:
     """A ring has window - 1 rows, twice those of 32, and those of a group that begins before; codes have a byte."""
-    make = partial(make_plan, windowed[name], device="interpreter", ctx_size=1024)
-    plan = make().plan
+    settings = RunSettings(device="interpreter", ctx_size=1024)
+    plan = make_plan(windowed[name], settings).plan
     rows = 100 - 1 + 2 * 32
     assert plan.items["kv"] == full * ROW // 2 * 1024
     assert (4 - full) * ROW // 2 * rows <= plan.items["kv_ring"] <= (4 - full) * ROW // 2 * (rows + 15)
     assert plan.notes == ()
-    every = make(accelerator=AcceleratorOptions(overrides={"window": 0})).plan
+    without = AcceleratorOptions(overrides={"window": 0})
+    every = make_plan(windowed[name], replace(settings, accelerator=without)).plan
     assert "kv_ring" not in every.items
     assert every.items["kv"] == 4 * ROW // 2 * 1024
     assert "interpreter keeps all rows of them" in every.notes[0]
@@ -492,7 +500,7 @@ def test_the_accelerator_keeps_the_rows_of_a_window(windowed: Mapping[str, Bundl
 @pytest.mark.parametrize("drafter", ["none", "ngram"])
 @pytest.mark.parametrize("name", WINDOWED)
 def test_no_run_with_windows_exceeds_its_plan(windowed: Mapping[str, Bundle], name: str, drafter: str) -> None:
-    plan = make_plan(windowed[name], threads=1, ctx_size=1024, spec=SpecConfig(drafter=drafter)).plan
+    plan = make_plan(windowed[name], RunSettings(threads=1, ctx_size=1024, spec=SpecConfig(drafter=drafter))).plan
     check_ceiling(drafter, plan.total_bytes, bundle=str(windowed[name].path), ctx_size=1024)
 
 
@@ -553,7 +561,7 @@ def test_a_full_context_with_wrong_guesses_stays_within_the_budget(drafter: str,
 @pytest.mark.parametrize(("drafter", "ctx_size"), [("none", 2048), ("copy", 512)])
 def test_a_run_with_recurrent_states_stays_within_its_plan(drafter: str, ctx_size: int) -> None:
     hybrid = Bundle.open(demo.bundle_path("demo-hybrid"))
-    plan = make_plan(hybrid, threads=2, ctx_size=ctx_size, spec=SpecConfig(drafter=drafter)).plan
+    plan = make_plan(hybrid, RunSettings(threads=2, ctx_size=ctx_size, spec=SpecConfig(drafter=drafter))).plan
     check_ceiling(drafter, plan.total_bytes, bundle=str(hybrid.path), ctx_size=ctx_size, threads=2)
 
 
@@ -653,7 +661,7 @@ DEEP: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("family", DEEP)
 def test_a_deep_model_stays_within_its_plan(family: str, tmp_path: Path) -> None:
     write_random_bundle(tmp_path / "deep", {**_DEEP, **DEEP[family], "model_type": family})
-    plan = make_plan(Bundle.open(tmp_path / "deep"), threads=1, ctx_size=1024).plan
+    plan = make_plan(Bundle.open(tmp_path / "deep"), RunSettings(threads=1, ctx_size=1024)).plan
     check_ceiling("none", plan.total_bytes, bundle=str(tmp_path / "deep"), ctx_size=1024)
 
 
@@ -664,7 +672,7 @@ def test_a_deep_model_stays_within_its_plan(family: str, tmp_path: Path) -> None
 def test_a_run_with_a_policy_stays_within_its_plan(kind: str, tmp_path: Path) -> None:
     bundle = Bundle.open(demo.bundle_path())
     write_calibrated(bundle, tmp_path / kind, MAKERS[kind](bundle))
-    plan = make_plan(Bundle.open(tmp_path / kind), threads=1, ctx_size=2048).plan
+    plan = make_plan(Bundle.open(tmp_path / kind), RunSettings(threads=1, ctx_size=2048)).plan
     check_ceiling("none", plan.total_bytes, bundle=str(tmp_path / kind), ctx_size=2048)
 
 
@@ -680,23 +688,25 @@ def test_the_peak_stays_within_the_budget(drafter: str, ctx_size: int) -> None:
 @pytest.mark.thorough
 def test_as_many_texts_are_written_as_cost_no_text_its_context() -> None:
     bundle = Bundle.open(demo.bundle_path())
-    assert most_sequences(partial(make_plan, bundle), 6) == 6
-    assert most_sequences(partial(make_plan, bundle), 6, device="interpreter") == 1
-    sizes = [make_plan(bundle, ctx_size=512, sequences=count).plan.total_bytes for count in range(1, 5)]
+    plan = partial(make_plan, bundle)
+    assert most_sequences(plan, RunSettings(), 6) == 6
+    assert most_sequences(plan, RunSettings(device="interpreter"), 6) == 1
+    sizes = [make_plan(bundle, RunSettings(ctx_size=512, sequences=count)).plan.total_bytes for count in range(1, 5)]
     assert sizes == sorted(sizes)
     for count, size in enumerate(sizes[:3], 1):
         # Under a budget a plan may have narrower passes, which are part of no comparison, so a few more texts may fit.
-        plan = partial(make_plan, bundle, ctx_size=512, kv_bits=16)
-        assert count <= most_sequences(plan, 4, budget_bytes=size) <= count + 1
-    assert most_sequences(partial(make_plan, bundle, ctx_size=512), 4, budget_bytes=1 << 20) == 1  # not even one fits
-    assert (
-        most_sequences(partial(make_plan, bundle), 4, budget_bytes=sizes[0]) == 1
-    )  # further texts would have less context
+        settings = RunSettings(ctx_size=512, kv_bits=16, budget_bytes=size)
+        assert count <= most_sequences(plan, settings, 4) <= count + 1
+    assert most_sequences(plan, RunSettings(ctx_size=512, budget_bytes=1 << 20), 4) == 1, "not even one fits"
+    assert most_sequences(plan, RunSettings(budget_bytes=sizes[0]), 4) == 1, "further texts would have less context"
 
 
 def test_what_is_kept_beside_the_model_is_planned() -> None:
     bundle = Bundle.open(demo.bundle_path())
-    alone, beside = make_plan(bundle).plan, make_plan(bundle, beside={"grammars": 1 << 20, "connections": 5}).plan
+    alone, beside = (
+        make_plan(bundle, RunSettings()).plan,
+        make_plan(bundle, RunSettings(beside={"grammars": 1 << 20, "connections": 5})).plan,
+    )
     assert beside.items == {**alone.items, "grammars": 1 << 20, "connections": 5}
     assert beside.total_bytes == alone.total_bytes + (1 << 20) + 5
-    assert not make_plan(bundle, beside={"grammars": 1 << 20}, budget_bytes=1 << 20).plan.fits
+    assert not make_plan(bundle, RunSettings(beside={"grammars": 1 << 20}, budget_bytes=1 << 20)).plan.fits

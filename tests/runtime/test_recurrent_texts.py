@@ -18,6 +18,7 @@ from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import SlottedTarget
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -136,14 +137,16 @@ def test_texts_with_a_common_beginning_read_it_once(bundle: Path) -> None:
 @pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 def test_snapshots_take_only_memory_that_is_left(bundle: Path) -> None:
     model = Bundle.open(bundle)
-    free = make_plan(model, ctx_size=CONTEXT, threads=1)
+    free = make_plan(model, RunSettings(ctx_size=CONTEXT, threads=1))
     assert free.limits.snapshots == 2
     without = replace(free.limits, snapshots=0)
     bytes_of = partial(cpu_footprint, model, threads=1, result_rows=1)
     size = bytes_of(free.limits)["recurrent"] - bytes_of(without)["recurrent"]
-    tight = make_plan(model, ctx_size=CONTEXT, threads=1, kv_bits=16, budget_bytes=free.plan.total_bytes - size)
+    tight = make_plan(
+        model, RunSettings(ctx_size=CONTEXT, threads=1, kv_bits=16, budget_bytes=free.plan.total_bytes - size)
+    )
     assert (tight.limits.snapshots, tight.plan.ctx_size, tight.plan.pass_rows) == (0, CONTEXT, free.plan.pass_rows)
-    assert make_plan(model, ctx_size=CONTEXT, threads=1, sequences=3).limits.snapshots == 4
+    assert make_plan(model, RunSettings(ctx_size=CONTEXT, threads=1, sequences=3)).limits.snapshots == 4
 
 
 @pytest.mark.thorough

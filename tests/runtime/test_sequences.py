@@ -13,6 +13,7 @@ import pytest
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.runtime.answer import Answer, AnswerStream
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -102,16 +103,16 @@ def test_a_thousand_requests_leave_nothing_behind() -> None:
 def test_a_plan_for_several_texts_has_room_for_all_of_them_and_keeps_the_budget() -> None:
     with Session.open("demo", threads=1, ctx_size=64) as session:
         bundle = session.bundle
-    one, four = (make_plan(bundle, ctx_size=256, sequences=count) for count in (1, 4))
+    one, four = (make_plan(bundle, RunSettings(ctx_size=256, sequences=count)) for count in (1, 4))
     assert four.limits.cache_rows >= 4 * 256
     assert four.limits.batch_rows >= 4
     assert four.plan.items["kv"] > 3 * one.plan.items["kv"]
     assert four.plan.items["weights"] == one.plan.items["weights"]
     budget = (one.plan.total_bytes + four.plan.total_bytes) // 2
-    small = make_plan(bundle, sequences=4, budget_bytes=budget)
+    small = make_plan(bundle, RunSettings(sequences=4, budget_bytes=budget))
     assert small.plan.fits
     assert small.plan.total_bytes <= budget
-    assert small.limits.positions < make_plan(bundle, sequences=4).limits.positions
+    assert small.limits.positions < make_plan(bundle, RunSettings(sequences=4)).limits.positions
 
 
 @pytest.mark.thorough(sample=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,8 @@ from edgedec.runtime.engine.engine import Progress
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.loop.inputs import RUN
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning import RunPlan, make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -302,22 +302,27 @@ def test_one_seed_gives_one_text(path: Path) -> None:
 
 def test_a_budget_shrinks_the_context_if_precision_is_fixed(path: Path) -> None:
     bundle = Bundle.open(path)
-    free = make_plan(bundle).plan
+    free = make_plan(bundle, RunSettings()).plan
     assert (free.ctx_size, free.fits, free.budget_bytes) == (1024, True, None)
     budget = free.total_bytes - (2 << 20)
-    tight = make_plan(bundle, kv_bits=free.kv_bits, budget_bytes=budget).plan
+    tight = make_plan(bundle, RunSettings(kv_bits=free.kv_bits, budget_bytes=budget)).plan
     assert tight.fits
     assert tight.ctx_size < 1024
     assert tight.total_bytes <= budget
-    longer = make_plan(bundle, kv_bits=free.kv_bits, ctx_size=tight.ctx_size + 1, budget_bytes=budget).plan
+    longer = make_plan(bundle, RunSettings(kv_bits=free.kv_bits, ctx_size=tight.ctx_size + 1, budget_bytes=budget)).plan
     assert longer.pass_rows < tight.pass_rows or not longer.fits  # a longer context is paid for with narrower passes
     assert charged_bytes(tight.items) == tight.total_bytes
     if usable() is not None:  # the kernels can keep them in 8 bits
-        assert make_plan(bundle, budget_bytes=budget).plan.ctx_size == 1024
+        assert make_plan(bundle, RunSettings(budget_bytes=budget)).plan.ctx_size == 1024
 
 
 def test_a_session_that_does_not_fit_is_refused_with_a_setting_that_fits(path: Path) -> None:
-    make = partial(make_plan, Bundle.open(path), kv_bits=32)  # keys and values are then the largest part
+    bundle = Bundle.open(path)
+
+    def make(**options: int) -> RunPlan:
+        # With 32 bits keys and values are the largest part.
+        return make_plan(bundle, RunSettings(kv_bits=32, **options))  # type: ignore[arg-type]
+
     budget = (make(ctx_size=1024, budget_bytes=1).plan.total_bytes >> 20) - 1  # MiB, of the smallest plan
     plan = make(ctx_size=1024, budget_bytes=budget << 20).plan
     assert not plan.fits
@@ -340,7 +345,7 @@ def test_a_session_that_does_not_fit_is_refused_with_a_setting_that_fits(path: P
 @pytest.mark.parametrize("ctx_size", [-1, 1025])
 def test_contexts_longer_than_the_model_s_are_refused(path: Path, ctx_size: int) -> None:
     with pytest.raises(UsageError, match=f"--ctx-size must be 1 to 1024, which is what the model has, not {ctx_size}"):
-        make_plan(Bundle.open(path), ctx_size=ctx_size)
+        make_plan(Bundle.open(path), RunSettings(ctx_size=ctx_size))
 
 
 # script for a process per case, because the heap that one run leaves would hide allocations
@@ -394,8 +399,8 @@ def test_a_full_context_stays_within_the_plan(tmp_path: Path, shape: str, method
 
 def test_a_budget_on_a_gpu_is_refused(path: Path) -> None:
     with pytest.raises(UnsupportedError, match="a memory budget cannot be kept on webgpu"):
-        make_plan(Bundle.open(path), device="webgpu", budget_bytes=1 << 30)
-    assert make_plan(Bundle.open(path), device="webgpu").limits.nodes == 31
+        make_plan(Bundle.open(path), RunSettings(device="webgpu", budget_bytes=1 << 30))
+    assert make_plan(Bundle.open(path), RunSettings(device="webgpu")).limits.nodes == 31
 
 
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(path: Path) -> None:
@@ -429,10 +434,10 @@ def test_a_context_that_is_not_a_number_is_refused(tmp_path: Path, value: object
         config["max_position_embeddings"] = 1e300  # JSON has no infinity
     write_random_bundle(tmp_path / "m", config)
     if value is None:
-        assert make_plan(Bundle.open(tmp_path / "m")).plan.ctx_size == 2048
+        assert make_plan(Bundle.open(tmp_path / "m"), RunSettings()).plan.ctx_size == 2048
         return
     with pytest.raises(BundleError, match="max_position_embeddings must be an integer in 1"):
-        make_plan(Bundle.open(tmp_path / "m"))
+        make_plan(Bundle.open(tmp_path / "m"), RunSettings())
 
 
 def test_everything_is_closed_even_if_some_of_it_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

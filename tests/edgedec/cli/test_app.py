@@ -17,6 +17,7 @@ from edgedec.errors import UsageError
 from edgedec.plugins import names
 from edgedec.runtime import planning
 from edgedec.runtime.decoders import DECODERS
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
@@ -120,11 +121,12 @@ def test_options_of_speculation_reach_the_session(
 ) -> None:
     configs: list[SpecConfig] = []
 
-    def take(*args: object, spec: SpecConfig, **options: object) -> None:
-        configs.append(spec)
+    def take(model: object, settings: RunSettings, **options: object) -> None:
+        assert settings.spec is not None
+        configs.append(settings.spec)
         raise UsageError("enough")
 
-    monkeypatch.setattr(Session, "open", take)
+    monkeypatch.setattr(Session, "load", take)
     monkeypatch.setattr(planning, "make_plan", take)
     words = [name, "-m", str(bundle), *(["-p", "hi"] if name == "generate" else [])]
     values = {option: str(bundle) if value == BUNDLE else value for option, value in SPEC.items()}

@@ -18,6 +18,7 @@ from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.plan_search import planned_budget
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import CONFIG, byte_tokenizer
 from tests.edgedec.test_cgroups import MIB
@@ -180,18 +181,17 @@ def test_devices_with_memory_of_their_own_are_not_limited_by_the_group(
     tmp_path: Path, bundle: Path, device: str
 ) -> None:
     budget = find_budget(root=container(tmp_path, limit=1))
-    assert planned_budget(partial(make_plan, Bundle.open(bundle), device=device), budget, device=device) is None
+    assert planned_budget(partial(make_plan, Bundle.open(bundle)), RunSettings(device=device), budget) is None
 
 
 def test_the_settings_of_the_run_decide_whether_it_fits(tmp_path: Path, bundle: Path) -> None:
     opened = Bundle.open(bundle)
-    small, large = (make_plan(opened, ctx_size=size, kv_bits=16).plan.total_bytes for size in (128, 2048))
+    small, large = (make_plan(opened, RunSettings(ctx_size=size, kv_bits=16)).plan.total_bytes for size in (128, 2048))
     budget = find_budget(root=container(tmp_path, limit=small))
-    assert planned_budget(partial(make_plan, opened, ctx_size=128), budget) is None
-    assert (
-        planned_budget(partial(make_plan, opened, ctx_size=2048, kv_bits=16), budget) is None
-    )  # no plan can make it fit
+    plan, long = partial(make_plan, opened), RunSettings(ctx_size=2048, kv_bits=16)
+    assert planned_budget(plan, RunSettings(ctx_size=128), budget) is None
+    assert planned_budget(plan, long, budget) is None, "no plan can make it fit"
     assert small + MIB < large
     roomy = find_budget(root=container(tmp_path, limit=small + MIB))
-    assert planned_budget(partial(make_plan, opened), roomy) == small + MIB
-    assert planned_budget(partial(make_plan, opened, ctx_size=2048, kv_bits=16), roomy) is None
+    assert planned_budget(plan, RunSettings(), roomy) == small + MIB
+    assert planned_budget(plan, long, roomy) is None

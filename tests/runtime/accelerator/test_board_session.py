@@ -11,6 +11,7 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from tests.runtime.accelerator.support import make_board_bundle
@@ -65,7 +66,7 @@ def test_a_damaged_bundle_is_refused_before_anything_is_loaded(board: Path, tmp_
 def test_a_plan_can_be_made_without_the_board(board: Path) -> None:
     """Check that the plan leaves out contiguous memory, which only the board knows."""
     bundle, options = open_model(board, "pynq", None)
-    plan = make_plan(bundle, device="pynq", accelerator=options).plan
+    plan = make_plan(bundle, RunSettings(device="pynq", accelerator=options)).plan
     assert plan.ctx_size <= 64
     (cma,) = (memory for memory in plan.memories if memory.name == "CMA")
     assert cma.used_bytes > 0

@@ -46,7 +46,8 @@ def opened(mib: int, parallel: int = 0) -> tuple[Any, int, Mapping[str, int]]:
     items = server_items(Bundle.open(demo.bundle_path()).tokens.size, requests=REQUESTS, connections=CONNECTIONS)
     beside = run.with_room(GRAMMAR_ROOM, parallel, spec, budget, beside=items)
     texts = run.parallel(parallel, spec, budget, most=8, beside=beside)
-    return run._plan(spec, beside)(budget_bytes=mib * MIB, sequences=texts).plan, texts, beside
+    settings = run.settings(spec=spec, budget_bytes=mib * MIB, sequences=texts, beside=beside)
+    return run._plan()(settings).plan, texts, beside
 
 
 def loaded(plan: Any) -> ServerMemory:

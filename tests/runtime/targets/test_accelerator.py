@@ -28,6 +28,7 @@ from edgedec.runtime.accelerator.opening import memory_model
 from edgedec.runtime.accelerator.options import AcceleratorOptions, check_memory, parse_configuration
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import host_device, open_target, target_module
 from edgedec.runtime.targets.accelerator import ProgramTarget, _floats
 
@@ -285,7 +286,7 @@ def test_a_plan_has_the_bytes_of_the_program(tmp_path: Path, method: dict[str, A
 
 def test_a_plan_lists_the_memories_of_the_board(bundle: Bundle, tmp_path: Path) -> None:
     options = replace(OPTIONS, generator=HardwareGenerator())
-    plan = make_plan(bundle, device="sim", accelerator=options).plan
+    plan = make_plan(bundle, RunSettings(device="sim", accelerator=options)).plan
     by_name = {memory.name: memory for memory in plan.memories}
     assert list(by_name) == ["DRAM", "CMA", "BRAM", "URAM"]
     assert by_name["DRAM"].has_bytes == 4 << 30
@@ -293,7 +294,7 @@ def test_a_plan_lists_the_memories_of_the_board(bundle: Bundle, tmp_path: Path) 
     assert 0 < by_name["BRAM"].used_bytes <= (by_name["BRAM"].has_bytes or 0)
     assert plan.pass_rows == 4
     with pytest.raises(BudgetError, match=r"(?s)needs .* at context 96.*\n.*weights"):
-        make_plan(bundle, device="sim", accelerator=OPTIONS, budget_bytes=1 << 20).plan.require()
+        make_plan(bundle, RunSettings(device="sim", accelerator=OPTIONS, budget_bytes=1 << 20)).plan.require()
 
 
 def test_contiguous_memory_is_read_from_the_system(
@@ -310,7 +311,7 @@ def test_contiguous_memory_is_read_from_the_system(
     assert (cma.has_bytes, cma.fits) == (64 << 10, False)
     assert "cma=192M" in cma.hint
     with pytest.raises(BudgetError, match=r"of CMA, which has 64.0 KiB \(read from the system\); .*cma=192M"):
-        replace(make_plan(bundle, device="sim", accelerator=OPTIONS).plan, memories=(cma,)).require()
+        replace(make_plan(bundle, RunSettings(device="sim", accelerator=OPTIONS)).plan, memories=(cma,)).require()
 
 
 def test_a_draft_model_uses_the_memory_of_the_host() -> None:

@@ -21,6 +21,7 @@ from edgedec.runtime.accelerator.calibrated import calibrated
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.schemes import FloatWeight, TernaryScheme
 from tests.quantize.readers.support import make_ternary_gguf as maker
@@ -112,7 +113,7 @@ def test_a_tied_ternary_embedding_is_planned_once(tmp_path: Path) -> None:
     for folder in ("once", "twice"):
         (tmp_path / folder).mkdir()
     once, twice = (
-        make_plan(written(tmp_path / folder, maker.random_model(tied=folder == "once")), ctx_size=32).plan
+        make_plan(written(tmp_path / folder, maker.random_model(tied=folder == "once")), RunSettings(ctx_size=32)).plan
         for folder in ("once", "twice")
     )
     assert once.total_bytes <= twice.total_bytes
