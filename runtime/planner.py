@@ -22,6 +22,7 @@ from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.run_sizes import MOST_ROWS
 from edgedec.runtime.speculation import SpecConfig, create_drafter
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds, TargetModule, host_device, share_tables
 
 __all__ = ["PASS_ROWS", "Planner", "RunChoice", "run_choices"]
@@ -89,7 +90,7 @@ class Planner:
     def all_weights(self) -> int:
         """Bytes of all weights in memory."""
         least = Limits(nodes=1, depth=0, positions=1)
-        return self.module.footprint(self.bundle, least, device=self.settings.device)["weights"]
+        return self.module.footprint(self.bundle, TargetRequest(limits=least, device=self.settings.device))["weights"]
 
     @cached_property
     def recurrent(self) -> bool:
@@ -167,7 +168,7 @@ class Planner:
     def memories(self, choice: RunChoice, limits: Limits) -> tuple[MemoryUse, ...]:
         """Return the device's own memories, and disks with files of values, and what the models take of them together."""
         joined = dict[str, MemoryUse]()
-        own = self.module.memories(self.bundle, limits, self.settings.device, kv_bits=choice.kv_bits)
+        own = self.module.memories(self.bundle, self.settings.target_request(limits, kv_bits=choice.kv_bits))
         for use in (*own, *file_uses(self.drafter(choice), limits)):
             others = joined[use.name].used_bytes if use.name in joined else 0
             joined[use.name] = replace(use, used_bytes=others + use.used_bytes)
@@ -178,14 +179,8 @@ class Planner:
         rows = limits.nodes if choice.spec.decoder == "switch" else min(choice.spec.nodes, limits.nodes)
         if self.settings.sequences > 1:
             rows = limits.batch_rows
-        target = self.module.footprint(
-            self.bundle,
-            limits,
-            device=self.settings.device,
-            threads=self.settings.threads,
-            kv_bits=choice.kv_bits,
-            result_rows=rows,
-        )
+        request = self.settings.target_request(limits, kv_bits=choice.kv_bits, result_rows=rows)
+        target = self.module.footprint(self.bundle, request)
         # The limits are those of all rows, because a draft model reads prompts in such passes.
         drafter = dict(self.drafter(choice).footprint(limits))
         if choice.draft is not None and share_tables(self.bundle, choice.draft, self.settings.device):

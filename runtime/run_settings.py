@@ -16,7 +16,9 @@ from edgedec.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
+    from edgedec.runtime.protocols import Limits
     from edgedec.runtime.speculation import SpecConfig
+    from edgedec.runtime.target_request import TargetRequest
 
 __all__ = ["RunKeywords", "RunSettings"]
 
@@ -91,6 +93,21 @@ class RunSettings:
             raise UnsupportedError(
                 f"{self.device} has one cache, so it writes one text at a time, not {self.sequences}"
             )
+
+    def target_request(
+        self, limits: Limits, *, kv_bits: int, taps: tuple[str, ...] = (), result_rows: int | None = None
+    ) -> TargetRequest:
+        """Return the request for the target of a planned run, which has chosen the limits and the bits."""
+        from edgedec.runtime.target_request import TargetRequest
+
+        return TargetRequest(
+            limits=limits,
+            device=self.device,
+            threads=self.threads,
+            kv_bits=kv_bits,
+            taps=taps,
+            result_rows=result_rows,
+        )
 
 
 class RunKeywords(TypedDict, total=False):

@@ -42,7 +42,7 @@ from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS
 from edgedec.runtime.sampling import SamplingConfig, checked_sampling
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
-from edgedec.runtime.targets import driver_bytes, open_target, target_module
+from edgedec.runtime.targets import driver_bytes, load_target, target_module
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.writer import Account, AnswerWriter
@@ -93,16 +93,9 @@ class Session:
         self._grammars = GrammarCompiler(self.tokenizer)
         meter.mark()
         trim_heap()  # because reading the vocabulary has freed blocks
-        self.target = open_target(
-            bundle,
-            device=settings.device,
-            limits=run.limits,
-            threads=settings.threads,
-            taps=(self.embedding_layer,) if settings.embeddings else (),
-            kv_bits=run.plan.kv_bits,
-            accelerator=settings.accelerator,
-            progress=progress,
-        )
+        taps = (self.embedding_layer,) if settings.embeddings else ()
+        request = settings.target_request(run.limits, kv_bits=run.plan.kv_bits, taps=taps)
+        self.target = load_target(bundle, request, accelerator=settings.accelerator, progress=progress)
         self._device = self.target if isinstance(self.target, AcceleratorTarget) else None
         self._requests = RequestBuilder(run, vocab=bundle.tokens.size, top_k=self.target.info.top_k)
         self._power: PowerMeter | None = None
@@ -175,7 +168,7 @@ class Session:
 
         Raises:
             BudgetError: no plan fits ``budget_bytes``; nothing was loaded.
-            BundleError, UnsupportedError, DeviceError, UsageError: ``Bundle.open``, ``make_plan`` or ``open_target`` raised
+            BundleError, UnsupportedError, DeviceError, UsageError: ``Bundle.open``, ``make_plan`` or ``load_target`` raised
                 it.
         """
         folder, spec = bundle_folder(path), settings.spec or SpecConfig()

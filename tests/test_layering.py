@@ -63,6 +63,7 @@ RUNTIME = (
     ),
     (
         "protocols",
+        "target_request",
         "run_sizes",
         "model_graph",
         "kv_precision",

@@ -194,12 +194,12 @@ class ScriptWriter:
     def _draft_passes(self, books: Books, fabric: Fabric, *, fabric_drafts: bool) -> Iterator[None]:
         """Charge passes of a draft model to the host, or to the accelerator."""
         module: Any = model
-        before, curve = module.open_target, self._device.draft if fabric_drafts else None
-        module.open_target = lambda *args, **options: DraftTarget(before(*args, **options), books, fabric, curve)
+        before, curve = module.load_target, self._device.draft if fabric_drafts else None
+        module.load_target = lambda *args, **options: DraftTarget(before(*args, **options), books, fabric, curve)
         try:
             yield
         finally:
-            module.open_target = before
+            module.load_target = before
 
     def _written(
         self,

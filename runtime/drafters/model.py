@@ -46,7 +46,8 @@ from edgedec.runtime.protocols import (
     TokenTree,
 )
 from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS, recurrent_slots
-from edgedec.runtime.targets import open_target, target_module
+from edgedec.runtime.target_request import TargetRequest
+from edgedec.runtime.targets import load_target, target_module
 from edgedec.runtime.targets._footprint import ONCE, RUNTIME
 from edgedec.runtime.visibility import tree as tree_visibility
 
@@ -304,9 +305,7 @@ class _ModelDrafter:
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of the draft model and of the text; what a process takes only once is no item of the draft."""
         own = self._own(limits)
-        items = target_module(self._device).footprint(
-            self._bundle, own, device=self._device, threads=self._threads, kv_bits=self._kv_bits
-        )
+        items = target_module(self._device).footprint(self._bundle, self._request(own))
         return {
             **{f"draft_{name}": nbytes for name, nbytes in items.items() if name not in ONCE},
             # It is that of the target, if that needs it, too.
@@ -318,15 +317,14 @@ class _ModelDrafter:
 
     def memories(self, limits: Limits) -> tuple[MemoryUse, ...]:
         """Return the use of a disk by a file of the draft model's values, if its policy lets them lie in one."""
-        module = target_module(self._device)
-        return module.memories(self._bundle, self._own(limits), self._device, kv_bits=self._kv_bits)
+        return target_module(self._device).memories(self._bundle, self._request(self._own(limits)))
 
     def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _ModelDraft:
         """Load the draft model, if it is not loaded for these limits, and return the draft.
 
         Raises:
             UsageError: the target has a different tokenizer.
-            DeviceError, UnsupportedError: ``open_target`` raised it.
+            DeviceError, UnsupportedError: ``load_target`` raised it.
         """
         bundle = self._bundle
         if bundle.tokenizer_hash != target.tokenizer_hash:
@@ -338,8 +336,7 @@ class _ModelDrafter:
         own = self._own(limits)
         if self._loaded is None or self._loaded[0] != own:
             self._loaded = None  # free the old weights before the new ones are loaded
-            loaded = open_target(bundle, device=self._device, limits=own, threads=self._threads, kv_bits=self._kv_bits)
-            self._loaded = own, loaded
+            self._loaded = own, load_target(bundle, self._request(own))
         return _ModelDraft(
             self._loaded[1],
             own,
@@ -347,6 +344,9 @@ class _ModelDrafter:
             ids=min(bundle.tokens.size, target.vocab),
             name=str(bundle.path),
         )
+
+    def _request(self, own: Limits) -> TargetRequest:
+        return TargetRequest(limits=own, device=self._device, threads=self._threads, kv_bits=self._kv_bits)
 
     def _own(self, limits: Limits) -> Limits:
         """Return the draft model's limits: the shorter of the two contexts, room for a tree after it, and all weights.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, Unpack, cast
 
 from edgedec import device as accelerators
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
+from edgedec.keywords import shows_keywords
 from edgedec.memory import MemoryUse
 from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
-from edgedec.runtime.protocols import Bytes, Limits, Target
+from edgedec.runtime.protocols import Bytes, Target
+from edgedec.runtime.target_request import TargetKeywords, TargetRequest
 from edgedec.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "driver_bytes",
     "host_device",
     "is_accelerator",
+    "load_target",
     "open_target",
     "share_tables",
     "target_module",
@@ -96,33 +98,11 @@ class Bounds:
 class TargetModule(Protocol):
     """The functions that the file of a target provides; for an accelerator, the object that its ``module`` returns."""
 
-    def create(
-        self,
-        bundle: Bundle,
-        *,
-        device: str,
-        limits: Limits,
-        threads: int,
-        taps: tuple[str, ...],
-        kv_bits: int | None = None,
-    ) -> Target:
+    def create(self, bundle: Bundle, request: TargetRequest) -> Target:
         """Return the target with the bundle's weights loaded."""
 
-    def footprint(
-        self,
-        bundle: Bundle,
-        limits: Limits,
-        *,
-        device: str = "cpu",
-        threads: int = 0,
-        kv_bits: int | None = None,
-        result_rows: int | None = None,
-    ) -> Bytes:
-        """Return the charged bytes by item, computed from the bundle's manifest only.
-
-        ``result_rows`` is the maximum number of rows of logits of a pass. None: all rows of a tree, or the last row if the
-        limits have no depth.
-        """
+    def footprint(self, bundle: Bundle, request: TargetRequest) -> Bytes:
+        """Return the charged bytes by item, computed from the bundle's manifest only."""
 
     def kv_choices(self, device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
         """Return the supported numbers of bits of keys and values, for this bundle or in general; the default is first."""
@@ -133,9 +113,7 @@ class TargetModule(Protocol):
         ``positions`` is the number of rows that the cache must hold; a larger cache may leave fewer rows for a pass.
         """
 
-    def memories(
-        self, bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None
-    ) -> tuple[MemoryUse, ...]:
+    def memories(self, bundle: Bundle, request: TargetRequest) -> tuple[MemoryUse, ...]:
         """Return the device's own memories, and files, and the part of them that a run takes."""
 
 
@@ -168,14 +146,28 @@ def target_module(
     return cast(TargetModule, module)
 
 
+@shows_keywords(TargetRequest)
 def open_target(
     bundle: Bundle,
     *,
-    device: str = "cpu",
-    limits: Limits,
-    threads: int = 0,
-    taps: Sequence[str] = (),
-    kv_bits: int | None = None,
+    accelerator: AcceleratorOptions | None = None,
+    progress: Progress = silent,
+    **keywords: Unpack[TargetKeywords],
+) -> Target:
+    """Load a bundle's weights on a device and return the target. See ``load_target`` for the errors.
+
+    Args:
+        bundle: the model.
+        accelerator, progress: see ``target_module``.
+        keywords: the members of ``TargetRequest``.
+    """
+    return load_target(bundle, TargetRequest(**keywords), accelerator=accelerator, progress=progress)
+
+
+def load_target(
+    bundle: Bundle,
+    request: TargetRequest,
+    *,
     accelerator: AcceleratorOptions | None = None,
     progress: Progress = silent,
 ) -> Target:
@@ -183,11 +175,7 @@ def open_target(
 
     Args:
         bundle: the model.
-        device: a value of ``--device``.
-        limits: bounds of the passes.
-        threads: number of CPU threads; 0 leaves it to the target.
-        taps: names of graph values that passes may return.
-        kv_bits: bits of keys and values: 32, 16, 8 or 4; None: the target's default.
+        request: the request.
         accelerator, progress: see ``target_module``.
 
     Raises:
@@ -195,9 +183,9 @@ def open_target(
         DeviceError: the device is not available.
         UnsupportedError: the model has an operation that the target cannot run.
     """
-    module = target_module(device, accelerator, progress=progress)
-    check_kv_bits(module, device, kv_bits, bundle)
-    return module.create(bundle, device=device, limits=limits, threads=threads, taps=tuple(taps), kv_bits=kv_bits)
+    module = target_module(request.device, accelerator, progress=progress)
+    check_kv_bits(module, request.device, request.kv_bits, bundle)
+    return module.create(bundle, request)
 
 
 def check_kv_bits(module: TargetModule, device: str, kv_bits: int | None, bundle: Bundle | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgedec.bundle import Bundle
 from edgedec.memory import MemoryUse
-from edgedec.runtime.protocols import Limits
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds
 
 __all__ = ["bounds", "memories"]
@@ -15,6 +15,6 @@ def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
     return Bounds()
 
 
-def memories(bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None) -> tuple[MemoryUse, ...]:
+def memories(bundle: Bundle, request: TargetRequest) -> tuple[MemoryUse, ...]:
     """Return nothing: the target uses the host's memory, or that of a GPU, whose size is not known."""
     return ()

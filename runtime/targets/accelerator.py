@@ -41,6 +41,7 @@ from edgedec.runtime.driver.facts import DeviceFacts
 from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.model_graph import embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds, TargetModule
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
@@ -371,33 +372,24 @@ class _Module:
     options: AcceleratorOptions
     progress: Progress
 
-    def create(
-        self,
-        bundle: Bundle,
-        *,
-        device: str,
-        limits: Limits,
-        threads: int,
-        taps: tuple[str, ...],
-        kv_bits: int | None = None,
-    ) -> ProgramTarget:
+    def create(self, bundle: Bundle, request: TargetRequest) -> ProgramTarget:
         """Compile the program, open the device and return the target.
 
         Raises:
-            UnsupportedError: the model cannot be mapped to the accelerator, or ``taps`` is not empty.
+            UnsupportedError: the model cannot be mapped to the accelerator, or there are taps.
             ToolError: a tool or package that the device needs is missing.
             DeviceError: the device does not answer, or is in use.
         """
-        if taps:
-            raise _no_taps(taps)
-        model = prepare_model(bundle, self.options, limits.positions, progress=self.progress)
-        opened = open_device(device, model.program, self.options, progress=self.progress)
+        if request.taps:
+            raise _no_taps(request.taps)
+        model = prepare_model(bundle, self.options, request.limits.positions, progress=self.progress)
+        opened = open_device(request.device, model.program, self.options, progress=self.progress)
         try:
             return ProgramTarget(
                 bundle,
                 opened,
                 model,
-                limits,
+                request.limits,
                 board=find_board(self.options.board_name).name,
                 memory="" if self.options.built else memory_model(self.options),
                 bandwidth=bandwidth(self.options),
@@ -427,26 +419,17 @@ class _Module:
             rings=keeps_windows(bundle, config, options),
         )
 
-    def memories(
-        self, bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None
-    ) -> tuple[MemoryUse, ...]:
+    def memories(self, bundle: Bundle, request: TargetRequest) -> tuple[MemoryUse, ...]:
         """Return the board's memories."""
-        config = chosen_config(bundle, self.options, limits.positions)
-        return board_memories(config, buffer_bytes(bundle, self.options, limits.positions), self.options, device)
+        positions = request.limits.positions
+        config, buffers = chosen_config(bundle, self.options, positions), buffer_bytes(bundle, self.options, positions)
+        return board_memories(config, buffers, self.options, request.device)
 
-    def footprint(
-        self,
-        bundle: Bundle,
-        limits: Limits,
-        *,
-        device: str = "sim",
-        threads: int = 0,
-        kv_bits: int | None = None,
-        result_rows: int | None = None,
-    ) -> Bytes:
+    def footprint(self, bundle: Bundle, request: TargetRequest) -> Bytes:
         """Return the bytes of the device's buffers and of the embedding, whose rows the host sends."""
-        sizes = buffer_bytes(bundle, self.options, limits.positions)
-        buffers = _items(sizes, ring_bytes(bundle, self.options, limits.positions))
+        positions = request.limits.positions
+        sizes = buffer_bytes(bundle, self.options, positions)
+        buffers = _items(sizes, ring_bytes(bundle, self.options, positions))
         embedding = bundle.tensors[embedding_name(build_graph(bundle.config))]
         scheme, shape = embedding.scheme, embedding.shape
         # Trits are unpacked to a byte each; other tables stay views of the file.

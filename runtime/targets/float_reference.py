@@ -15,6 +15,7 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import recurrent_bytes, reserved_rows
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.runtime.targets._unlimited import memories
@@ -70,7 +71,7 @@ class _ReferenceTarget:
         )
 
     def footprint(self, limits: Limits) -> Bytes:
-        return footprint(self.bundle, limits)
+        return footprint(self.bundle, TargetRequest(limits=limits))
 
     def open(self, limits: Limits) -> State:
         return _ReferenceState(self.model.new_cache(slack=self.limits.nodes))
@@ -96,17 +97,9 @@ class _ReferenceTarget:
         return PassResult(logits=logits, top=top, taps=taps, seconds=time.perf_counter() - began)
 
 
-def create(
-    bundle: Bundle,
-    *,
-    device: str,
-    limits: Limits,
-    threads: int,
-    taps: tuple[str, ...],
-    kv_bits: int | None = None,
-) -> _ReferenceTarget:
-    """Return the target (entry point of the plug-in). ``threads`` is ignored: NumPy chooses its threads."""
-    return _ReferenceTarget(bundle, limits, taps, kv_bits)
+def create(bundle: Bundle, request: TargetRequest) -> _ReferenceTarget:
+    """Return the target (entry point of the plug-in). The threads are ignored: NumPy chooses its threads."""
+    return _ReferenceTarget(bundle, request.limits, request.taps, request.kv_bits)
 
 
 def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
@@ -119,17 +112,9 @@ def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     return (32, 16, 8, 4)
 
 
-def footprint(
-    bundle: Bundle,
-    limits: Limits,
-    *,
-    device: str = "float_reference",
-    threads: int = 0,
-    kv_bits: int | None = None,
-    result_rows: int | None = None,
-) -> Bytes:
+def footprint(bundle: Bundle, request: TargetRequest) -> Bytes:
     """Return the bytes by item. A trit or int4 code is unpacked to one byte, and products are computed in float64."""
-    graph = bundle_graph(bundle, rings=True)
+    graph, limits = bundle_graph(bundle, rings=True), request.limits
     unpacked = sum(
         tensor.scheme.opened_bytes(tensor.shape) if isinstance(tensor.scheme, TernaryScheme) else tensor.count
         for tensor in bundle.tensors.values()

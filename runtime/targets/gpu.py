@@ -40,6 +40,7 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     Ticket,
 )
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets._results import check_pass, top_k
 from edgedec.runtime.targets._unlimited import bounds, memories
 from edgedec.schemes import FloatScheme
@@ -324,17 +325,11 @@ def _all_quantized(operations: Sequence[Any]) -> bool:
     return not any(isinstance(scheme, FloatScheme) for linear in linears for scheme in linear.schemes)
 
 
-def footprint(
-    bundle: Bundle,
-    limits: Limits,
-    *,
-    device: str = "gpu",
-    threads: int = 0,
-    kv_bits: int | None = None,
-    result_rows: int | None = None,
-) -> Bytes:
+def footprint(bundle: Bundle, request: TargetRequest) -> Bytes:
     """Return the charged bytes by item, which are those of the program's buffers and of the driver's objects."""
-    return gpu_footprint(bundle, limits, kv_bits=kv_bits or KV_CHOICES[0], result_rows=result_rows)
+    return gpu_footprint(
+        bundle, request.limits, kv_bits=request.kv_bits or KV_CHOICES[0], result_rows=request.result_rows
+    )
 
 
 def driver_bytes() -> int:
@@ -347,19 +342,11 @@ def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     return KV_CHOICES
 
 
-def create(
-    bundle: Bundle,
-    *,
-    device: str,
-    limits: Limits,
-    threads: int,
-    taps: tuple[str, ...],
-    kv_bits: int | None = None,
-) -> Target:
+def create(bundle: Bundle, request: TargetRequest) -> Target:
     """Return the target (entry point of the plug-in).
 
     Raises:
         DeviceError: there is no adapter, or its driver refuses a shader or a buffer.
         UnsupportedError: the model has an operation that is not lowered to kernels.
     """
-    return GpuTarget(bundle, open_device(), limits=limits, taps=taps, kv_bits=kv_bits)
+    return GpuTarget(bundle, open_device(), limits=request.limits, taps=request.taps, kv_bits=request.kv_bits)

@@ -15,8 +15,9 @@ from edgedec.install_hint import install_extra, is_installed, pip_install
 from edgedec.memory import MemoryUse
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.operator import usable, why_unusable
-from edgedec.runtime.protocols import Bytes, Limits, Target
+from edgedec.runtime.protocols import Bytes, Target
 from edgedec.runtime.run_sizes import widest_pass
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, cpu_footprint, value_file_use
@@ -35,22 +36,20 @@ __all__ = [
 ]
 
 
-def footprint(
-    bundle: Bundle,
-    limits: Limits,
-    *,
-    device: str = "cpu",
-    threads: int = 0,
-    kv_bits: int | None = None,
-    result_rows: int | None = None,
-) -> Bytes:
+def footprint(bundle: Bundle, request: TargetRequest) -> Bytes:
     """Return the charged bytes by item on the CPU."""
-    if _kernels(device):
-        return cpu_footprint(bundle, limits, threads=threads, kv_bits=kv_bits, result_rows=result_rows)
-    check_portable(device)
+    if _kernels(request.device):
+        return cpu_footprint(
+            bundle,
+            request.limits,
+            threads=request.threads,
+            kv_bits=request.kv_bits,
+            result_rows=request.result_rows,
+        )
+    check_portable(request.device)
     from edgedec.runtime.targets._portable import portable_footprint
 
-    return portable_footprint(bundle, limits, result_rows=result_rows)
+    return portable_footprint(bundle, request.limits, result_rows=request.result_rows)
 
 
 def import_libraries(device: str) -> None:
@@ -115,25 +114,18 @@ def _tables(bundle: Bundle) -> set[tuple[tuple[float, ...], float]]:
     return result
 
 
-def memories(bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None) -> tuple[MemoryUse, ...]:
+def memories(bundle: Bundle, request: TargetRequest) -> tuple[MemoryUse, ...]:
     """Return the file of values, if the policy of the bundle lets them lie in one."""
-    return () if _kernels(device) is None else value_file_use(bundle, limits, kv_bits=kv_bits)
+    return () if _kernels(request.device) is None else value_file_use(bundle, request.limits, kv_bits=request.kv_bits)
 
 
-def create(
-    bundle: Bundle,
-    *,
-    device: str,
-    limits: Limits,
-    threads: int,
-    taps: tuple[str, ...],
-    kv_bits: int | None = None,
-) -> Target:
-    """Return the target (entry point of the plug-in). ``device`` is cpu, cuda or webgpu."""
-    kernels = _kernels(device)
+def create(bundle: Bundle, request: TargetRequest) -> Target:
+    """Return the target (entry point of the plug-in). The device is cpu, cuda or webgpu."""
+    limits, threads, taps = request.limits, request.threads, request.taps
+    kernels = _kernels(request.device)
     if kernels is not None:
-        return CpuTarget(bundle, kernels, limits=limits, threads=threads, taps=taps, kv_bits=kv_bits)
-    check_portable(device)
+        return CpuTarget(bundle, kernels, limits=limits, threads=threads, taps=taps, kv_bits=request.kv_bits)
+    check_portable(request.device)
     from edgedec.runtime.targets._portable import OnnxTarget
 
-    return OnnxTarget(bundle, device=device, limits=limits, threads=threads, taps=taps)
+    return OnnxTarget(bundle, device=request.device, limits=limits, threads=threads, taps=taps)

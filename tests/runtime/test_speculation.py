@@ -290,7 +290,7 @@ def test_a_draft_of_another_tokenizer_is_refused_before_anything_is_loaded(
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("something was loaded")
 
-    monkeypatch.setattr(session_module, "open_target", load)
+    monkeypatch.setattr(session_module, "load_target", load)
     stranger, threads = write_bundle(tmp_path / "stranger"), threading.active_count()
     for drafter in ("model", "auto"):
         with pytest.raises(
@@ -307,7 +307,7 @@ def test_a_budget_below_the_minimum_is_refused_with_the_bytes_of_speculation(
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("something was loaded")
 
-    monkeypatch.setattr(session_module, "open_target", load)
+    monkeypatch.setattr(session_module, "load_target", load)
     draft, threads = demo.bundle_path("demo-draft"), threading.active_count()
     with pytest.raises(
         BudgetError, match=r"(?s)the memory budget is 5.0 MiB:.* weights_pinned\n.*--memory-budget \d+MiB"

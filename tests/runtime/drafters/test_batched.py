@@ -30,7 +30,8 @@ from edgedec.runtime.protocols import (
     Ticket,
     TokenTree,
 )
-from edgedec.runtime.targets import open_target
+from edgedec.runtime.target_request import TargetRequest
+from edgedec.runtime.targets import load_target
 
 VOCAB, TEXTS = 40, 5
 LIMITS = Limits(nodes=8, depth=4, positions=96, cache_rows=TEXTS * 128, batch_rows=TEXTS * 8)
@@ -76,11 +77,11 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
     """Return the list to which every draft model that is loaded from now on adds its target."""
     loaded: list[Counted] = []
 
-    def counted(bundle: Bundle, **options: Any) -> Counted:
-        loaded.append(Counted(open_target(bundle, **options)))
+    def counted(bundle: Bundle, request: TargetRequest) -> Counted:
+        loaded.append(Counted(load_target(bundle, request)))
         return loaded[-1]
 
-    monkeypatch.setattr(model, "open_target", counted)
+    monkeypatch.setattr(model, "load_target", counted)
     return loaded
 
 

@@ -19,7 +19,8 @@ from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import model
 from edgedec.runtime.drafters.model import TOP, create
 from edgedec.runtime.protocols import F32, Draft, Limits, Outcome, Pass, Sparse, State, Target, TargetInfo, TokenTree
-from edgedec.runtime.targets import open_target, target_module
+from edgedec.runtime.target_request import TargetRequest
+from edgedec.runtime.targets import load_target, open_target, target_module
 from edgedec.runtime.targets._footprint import ONCE
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.drafters.support.bench_rounds import chain, run
@@ -132,11 +133,11 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> list[Spy]:
     """Return the list to which every target that is loaded from now on adds its spy."""
     spies_: list[Spy] = []
 
-    def spied(bundle: Bundle, **options: Any) -> Spy:
-        spies_.append(Spy(open_target(bundle, **options)))
+    def spied(bundle: Bundle, request: TargetRequest) -> Spy:
+        spies_.append(Spy(load_target(bundle, request)))
         return spies_[-1]
 
-    monkeypatch.setattr(model, "open_target", spied)
+    monkeypatch.setattr(model, "load_target", spied)
     return spies_
 
 
@@ -365,11 +366,15 @@ def test_the_footprint_is_that_of_the_draft_itemized_from_the_manifest(
     assert not {"draft_onnx_runtime", "draft_self_test"} & set(items)  # the target's serve both
     # A draft of a few MiB runs on one thread.
     limits = replace(LIMITS, positions=LIMITS.positions + LIMITS.nodes)
-    own = target_module(device).footprint(bundle, limits, device=device, threads=int(device == "cpu"))
+    own = target_module(device).footprint(
+        bundle, TargetRequest(limits=limits, device=device, threads=int(device == "cpu"))
+    )
     own = {name: size for name, size in own.items() if name not in ONCE}
     assert {name: items[f"draft_{name}"] for name in own} == own
     longer = create(bundle, device=device).footprint(replace(LIMITS, positions=10_000))
-    whole = target_module(device).footprint(bundle, replace(LIMITS, positions=CONTEXT + LIMITS.nodes))
+    whole = target_module(device).footprint(
+        bundle, TargetRequest(limits=replace(LIMITS, positions=CONTEXT + LIMITS.nodes), device=device)
+    )
     assert longer["draft_kv"] == whole["kv"] > items["draft_kv"]
     assert spies == []
 
@@ -383,14 +388,14 @@ def test_keys_and_values_have_the_target_s_bits_if_those_are_fewer_but_at_least_
     if own == module.kv_choices(device, bundle)[0]:
         own = None  # the default
 
-    def spied(bundle: Bundle, **options: Any) -> Target:
-        opened.append(options["kv_bits"])
-        return open_target(bundle, **options)
+    def spied(bundle: Bundle, request: TargetRequest) -> Target:
+        opened.append(request.kv_bits)
+        return load_target(bundle, request)
 
-    monkeypatch.setattr(model, "open_target", spied)
+    monkeypatch.setattr(model, "load_target", spied)
     drafter = create(bundle, device=device, kv_bits=bits)
     limits = replace(LIMITS, positions=LIMITS.positions + LIMITS.nodes)
-    planned = module.footprint(bundle, limits, device=device, threads=1, kv_bits=own)["kv"]
+    planned = module.footprint(bundle, TargetRequest(limits=limits, device=device, threads=1, kv_bits=own))["kv"]
     assert drafter.footprint(LIMITS)["draft_kv"] == planned
     draft = drafter.open(target_info(bundle), LIMITS, ObservedCost())
     assert opened == [own]

@@ -19,7 +19,8 @@ from edgedec.runtime.drafters import model
 from edgedec.runtime.drafters.model import create
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Draft, Drafter, Limits, Pass, State, Target, TargetInfo, Ticket, TokenTree
-from edgedec.runtime.targets import open_target
+from edgedec.runtime.target_request import TargetRequest
+from edgedec.runtime.targets import load_target
 from tests.runtime.drafters.support.bench_rounds import ask, run
 
 pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
@@ -53,8 +54,8 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the list to which every pass of a draft adds its rows."""
     counts: list[int] = []
 
-    def spied(bundle: Bundle, **options: Any) -> Target:
-        target = open_target(bundle, **options)
+    def spied(bundle: Bundle, request: TargetRequest) -> Target:
+        target = load_target(bundle, request)
         submit = target.submit
 
         def counting(work: Sequence[tuple[State, Pass]]) -> Ticket:
@@ -64,7 +65,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         target.submit = counting  # type: ignore[method-assign]
         return target
 
-    monkeypatch.setattr(model, "open_target", spied)
+    monkeypatch.setattr(model, "load_target", spied)
     return counts
 
 

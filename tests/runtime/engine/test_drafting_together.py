@@ -18,7 +18,7 @@ from edgedec.runtime.drafters import model
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.protocols import I32, CostModel, Limits, Pass, Request, State, TargetInfo, Ticket, TokenSequence
 from edgedec.runtime.speculation import POLICIES, create_policy
-from edgedec.runtime.targets import open_target
+from edgedec.runtime.targets import load_target, open_target
 from tests.runtime.support.bench_decoders import VOCAB, Pair, make_pair, request
 from tests.runtime.support.fake_world import Willing
 
@@ -41,7 +41,7 @@ class Counted:
         self._inner = model.create(pair.small, threads=1)
 
         def counted(*args: Any, **options: Any) -> Any:
-            target = open_target(*args, **options)
+            target = load_target(*args, **options)
             submit = target.submit
 
             def noted(work: Sequence[tuple[State, Pass]]) -> Ticket:
@@ -51,7 +51,7 @@ class Counted:
             monkeypatch.setattr(target, "submit", noted)
             return target
 
-        monkeypatch.setattr(model, "open_target", counted)
+        monkeypatch.setattr(model, "load_target", counted)
 
     def footprint(self, limits: Limits) -> Any:
         return self._inner.footprint(limits)

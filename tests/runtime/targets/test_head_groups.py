@@ -17,6 +17,7 @@ from edgedec.kv_policies.duo import DuoPolicy
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Target
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import onnx
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._cpu_footprint import cpu_footprint
@@ -116,7 +117,7 @@ def test_the_devices_compute_the_same_function(folder: Path, case: Case, monkeyp
     assert kernels is not None
     cpu = CpuTarget(bundle, kernels, limits=LONG, threads=2, taps=(), kv_bits=32)
     monkeypatch.setattr(onnx, "usable", lambda: None)
-    portable = onnx.create(bundle, device="cpu", limits=LONG, threads=1, taps=(), kv_bits=32)
+    portable = onnx.create(bundle, TargetRequest(limits=LONG, threads=1, kv_bits=32))
     assert not isinstance(portable, CpuTarget)
     expected = reference(bundle)
     assert apart(cpu, expected) < ROUNDING

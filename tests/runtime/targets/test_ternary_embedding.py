@@ -22,6 +22,7 @@ from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.run_settings import RunSettings
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.schemes import FloatWeight, TernaryScheme
 from tests.quantize.readers.support import make_ternary_gguf as maker
@@ -139,6 +140,8 @@ def test_the_accelerators_plan_counts_the_opened_weights_of_an_embedding(tmp_pat
     parts = bundle.tensors[EMBEDDING].scheme.parts((maker.VOCAB, maker.HIDDEN))
     stored = sum(part.nbytes for part in parts.values())
     limits = Limits(nodes=4, depth=0, positions=32)
-    planned = target_module("interpreter").footprint(bundle, limits)["embedding"]
+    planned = target_module("interpreter").footprint(bundle, TargetRequest(limits=limits, device="interpreter"))[
+        "embedding"
+    ]
     scales_as_floats = 4 * maker.VOCAB * maker.HIDDEN // 128
     assert planned == stored + maker.VOCAB * maker.HIDDEN + scales_as_floats

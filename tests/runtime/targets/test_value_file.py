@@ -26,6 +26,7 @@ from edgedec.runtime.kernels.value_file import value_room
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._arena import ArenaState
 from edgedec.runtime.targets._cpu import CpuTarget
@@ -283,12 +284,12 @@ def test_no_file_is_left_after_a_run_nor_after_a_kill(models: dict[str, Path], t
 def test_memory_and_disk_are_planned(models: dict[str, Path]) -> None:
     for kind in KINDS:
         bundle = Bundle.open(models[kind])
-        items = [footprint(bundle, replace(LIMITS, value_rows=rows)) for rows in (0, 64, CONTEXT)]
+        items = [footprint(bundle, TargetRequest(limits=replace(LIMITS, value_rows=rows))) for rows in (0, 64, CONTEXT)]
         assert "kv_value_rows" not in items[2]
         assert items[1]["kv_value_rows"] - items[0]["kv_value_rows"] == 2 * 2 * 64 * (2 * HEAD_DIM + 5)
         values = 2 * 2 * CONTEXT * 2 * HEAD_DIM  # layers, heads, rows, bytes of a row
         assert items[2]["kv"] - items[0]["kv"] == values
-        (use,) = memories(bundle, LIMITS, "cpu")
+        (use,) = memories(bundle, TargetRequest(limits=LIMITS))
         assert use.used_bytes == values
         assert use.fits
-        assert not memories(bundle, replace(LIMITS, value_rows=CONTEXT), "cpu")
+        assert not memories(bundle, TargetRequest(limits=replace(LIMITS, value_rows=CONTEXT)))

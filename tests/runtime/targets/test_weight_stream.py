@@ -26,6 +26,7 @@ from edgedec.runtime.kernels.layout_cache import FILE, open_layout
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._cpu_weights import fixed_sizes, least_weights
@@ -138,7 +139,7 @@ def test_the_memory_is_planned(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "bundle", "planes")
     least, most = span(bundle)
     for weight_bytes in range(least, most, (most - least) // 20):
-        items = footprint(bundle, replace(LIMITS, weight_bytes=weight_bytes))
+        items = footprint(bundle, TargetRequest(limits=replace(LIMITS, weight_bytes=weight_bytes)))
         target = open_streaming(bundle, weight_bytes)
         assert target.stream is not None
         split = target.stream.split

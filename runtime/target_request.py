@@ -1,0 +1,43 @@
+"""The request for a target: everything that it is made from, and that its memory is computed from, beside the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Required, TypedDict
+
+from edgedec.runtime.protocols import Limits
+
+__all__ = ["TargetKeywords", "TargetRequest"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetRequest:
+    """The request for a target.
+
+    Members:
+        limits: bounds of the passes.
+        device: a value of ``--device``.
+        threads: number of CPU threads; 0 leaves it to the target.
+        kv_bits: bits of keys and values: 32, 16, 8 or 4; None: the target's default.
+        taps: names of graph values that passes may return.
+        result_rows: maximum number of rows of logits of a pass, for its memory. None: all rows of a tree, or the last row if
+            the limits have no depth.
+    """
+
+    limits: Limits
+    device: str = "cpu"
+    threads: int = 0
+    kv_bits: int | None = None
+    taps: tuple[str, ...] = ()
+    result_rows: int | None = None
+
+
+class TargetKeywords(TypedDict, total=False):
+    """The members of ``TargetRequest`` as keyword arguments."""
+
+    limits: Required[Limits]
+    device: str
+    threads: int
+    kv_bits: int | None
+    taps: tuple[str, ...]
+    result_rows: int | None
