@@ -7,17 +7,17 @@ from functools import partial
 
 import numpy as np
 
-from edgedec.errors import UsageError
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained, masked
 from edgedec.runtime.grammar.reasoning import AnswerMasks
-from edgedec.runtime.logprobs import MOST_TOP, LogprobsOf, TokenLogprobs, processed_logprobs, token_logprobs
+from edgedec.runtime.logprobs import TokenLogprobs, processed_logprobs, token_logprobs
 from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, I32, Processor, Request, TreePolicy
-from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling import Sampler, checked_sampling
 from edgedec.runtime.speculation import create_policy, create_verifier, verifier_traits
+from edgedec.runtime.text_settings import TextSettings
 
 __all__ = ["RequestBuilder"]
 
@@ -48,61 +48,41 @@ class RequestBuilder:
     def build(
         self,
         prompt: I32,
-        config: SamplingConfig,
+        text: TextSettings,
         *,
-        sample: int,
-        dropped: int,
-        logprobs: int | None,
-        prompt_logprobs: bool,
-        logprobs_of: LogprobsOf,
         constraint: AnswerMasks | None,
-        interrupted: Callable[[], bool],
+        ends: Sequence[int],
         on_prefill: Callable[[int, int], None],
-        most_tokens: int = -1,
-        ends: Sequence[int] = (),
-        least_tokens: int = 0,
-        whole: bool = False,
         row_tap: str = "",
-        on_rows: Callable[[F32], None] | None = None,
     ) -> Request:
         """Return the request for a continuation of ``prompt``, int32 [n].
 
         Args:
-            prompt, sample, dropped, logprobs, prompt_logprobs, logprobs_of, interrupted: see ``Session.stream``.
-            config: sampling options.
+            prompt: the prompt.
+            text: the settings of the answer.
             constraint: the grammar of the answer; None: any text.
-            on_prefill: called with the rows of the prompt that are in the cache, and their total.
-            most_tokens: maximum number of tokens of the answer; negative: any number.
             ends: ids that end the answer.
-            least_tokens: number of tokens of the answer before which none of ``ends`` is written.
-            whole: True if nobody reads the answer before its end, and only its last token can tell where that is.
-            row_tap: name of the graph value that ``on_rows`` gets.
-            on_rows: called with rows of it for the prompt, float32 [n, width]; None: nobody wants them.
-
-        Raises:
-            UsageError: ``logprobs`` is out of range, or ``logprobs_of`` does not fit the rest.
+            on_prefill: called with the rows of the prompt that are in the cache, and their total.
+            row_tap: name of the graph value that ``text.on_rows`` gets.
         """
+        config, sample, logprobs = checked_sampling(text.sampling), text.sample, text.logprobs
         spec, sampler = self._run.spec, Sampler(config, self._vocab)
         random = PositionRandom.seeded(config.seed, sample)
         children = verifier_traits(spec.verifier, config.temperature).children
         policy = self._policy(children, [random.seed, sample])
         if config.temperature:
             shared = random if children == "coupled" else None
-            policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=dropped)
-        if logprobs is not None and not 0 <= logprobs <= MOST_TOP:
-            raise UsageError(f"logprobs must be 0 to {MOST_TOP} likeliest tokens, not {logprobs}")
+            policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=text.dropped)
         processor: Processor = sampler.distribution
         if constraint is not None:
             processor, policy = constrained(processor, constraint), ConstrainedPolicy(policy, constraint)
-        longer = bool(ends) and least_tokens > 0
+        longer = bool(ends) and text.least_tokens > 0
         if longer:
-            processor = _without(processor, ends, until=len(prompt) + least_tokens)
-        if prompt_logprobs and logprobs_of == "sampling":
-            raise UsageError("prompt_logprobs needs logprobs_of='model', because no token of a prompt was drawn")
+            processor = _without(processor, ends, until=len(prompt) + text.least_tokens)
         figures: Callable[[F32, int, I32], TokenLogprobs] | None = None
-        if logprobs is not None and logprobs_of == "sampling":
+        if logprobs is not None and text.logprobs_of == "sampling":
             figures = partial(processed_logprobs, top=logprobs, processor=processor)
-        elif logprobs is not None or prompt_logprobs:
+        elif logprobs is not None or text.prompt_logprobs:
             figures = partial(token_logprobs, top=logprobs or 0, vocab=self._vocab)
         is_plain = constraint is None and not longer  # the sampler alone decides, which compiled rounds rely on
         whole_rows = config.needs_whole_rows or not is_plain or figures is not None
@@ -118,18 +98,18 @@ class RequestBuilder:
             sampler=sampler if is_plain else None,
             likeliest=sampler.likeliest if config.temperature == 0 and is_plain else None,
             learned=None if constraint is None else masked(constraint),
-            dropped=dropped,
+            dropped=text.dropped,
             top_k=0 if whole_rows else self._top_k,
-            interrupted=interrupted,
+            interrupted=text.interrupted,
             on_prefill=on_prefill,
             logprobs=figures,
-            prompt_logprobs=prompt_logprobs,
-            most_tokens=most_tokens,
+            prompt_logprobs=text.prompt_logprobs,
+            most_tokens=text.n_predict,
             ends=tuple(ends),
-            ahead_seconds=_WHOLE_SECONDS if whole else _AHEAD_SECONDS,
+            ahead_seconds=_WHOLE_SECONDS if text.whole and not text.stop else _AHEAD_SECONDS,
             pause=self.pause,
-            row_tap="" if on_rows is None else row_tap,
-            on_rows=on_rows,
+            row_tap="" if text.on_rows is None else row_tap,
+            on_rows=text.on_rows,
         )
 
     def lossless(self, request: Request, *, batch_invariant: bool) -> str:

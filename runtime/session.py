@@ -26,9 +26,8 @@ from edgedec.runtime.decoders.switch import SwitchDecoder
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
-from edgedec.runtime.grammar.reasoning import AnswerMasks, Reasoning
+from edgedec.runtime.grammar.reasoning import AnswerMasks
 from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.logprobs import LogprobsOf
 from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.model_graph import forget_graphs, last_layer
 from edgedec.runtime.open_scheduler import open_scheduler
@@ -39,12 +38,12 @@ from edgedec.runtime.protocols import F32, I32, AcceleratorTarget, ClosableTarge
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.run_settings import RunKeywords, RunSettings
 from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS
-from edgedec.runtime.sampling import SamplingConfig, checked_sampling
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.targets import driver_bytes, load_target, target_module
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.runtime.text_settings import TextKeywords, TextSettings
 from edgedec.runtime.writer import Account, AnswerWriter
 from edgedec.verified import is_new
 
@@ -326,48 +325,23 @@ class Session:
     def _spelling(self, token: int | None) -> str:
         return "" if token is None else self.tokenizer.token_of(token) or ""
 
+    @shows_keywords(TextSettings)
     def generate(
         self,
         prompt: str | I32,
         *,
-        n_predict: int = -1,
-        sampling: SamplingConfig | None = None,
-        stop: Sequence[str] = (),
-        ignore_eos: bool = False,
-        grammar: Grammar | CompiledGrammar | None = None,
-        reasoning: Reasoning | None = None,
-        sample: int = 0,
-        dropped: int = 0,
-        logprobs: int | None = None,
-        prompt_logprobs: bool = False,
-        logprobs_of: LogprobsOf = "model",
         on_text: Callable[[Piece], None] | None = None,
-        interrupted: Callable[[], bool] = lambda: False,
-        progress: Progress = silent,
+        **keywords: Unpack[TextKeywords],
     ) -> Answer:
-        """Continue ``prompt`` and return the complete answer. See ``stream`` for the other arguments and the errors.
+        """Continue ``prompt`` and return the complete answer. See ``write`` for the errors.
 
         Args:
-            on_text: called with each piece of the text as soon as it can be printed; None: the text is ``whole``, see
-                ``stream``.
+            prompt: a text, or the ids of ``encode`` or ``encode_chat``, int32 [n].
+            on_text: called with each piece of the text as soon as it can be printed; None: the text is ``whole``.
+            keywords: the members of ``TextSettings``.
         """
-        stream = self.stream(
-            prompt,
-            n_predict=n_predict,
-            sampling=sampling,
-            stop=stop,
-            ignore_eos=ignore_eos,
-            grammar=grammar,
-            reasoning=reasoning,
-            sample=sample,
-            dropped=dropped,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            logprobs_of=logprobs_of,
-            interrupted=interrupted,
-            progress=progress,
-            whole=on_text is None,
-        )
+        keywords.setdefault("whole", on_text is None)
+        stream = self.stream(prompt, **keywords)
         with stream:  # if ``on_text`` fails, the answer ends now, while the target is still open
             for piece in stream:
                 if on_text is not None:
@@ -391,28 +365,17 @@ class Session:
                 pass
         return rows.vector()
 
-    def stream(
-        self,
-        prompt: str | I32,
-        *,
-        n_predict: int = -1,
-        sampling: SamplingConfig | None = None,
-        stop: Sequence[str] = (),
-        ignore_eos: bool = False,
-        grammar: Grammar | CompiledGrammar | None = None,
-        reasoning: Reasoning | None = None,
-        sample: int = 0,
-        dropped: int = 0,
-        logprobs: int | None = None,
-        prompt_logprobs: bool = False,
-        logprobs_of: LogprobsOf = "model",
-        interrupted: Callable[[], bool] = lambda: False,
-        progress: Progress = silent,
-        whole: bool = False,
-        stop_tokens: Sequence[int] = (),
-        least_tokens: int = 0,
-        on_rows: Callable[[F32], None] | None = None,
-    ) -> AnswerStream:
+    @shows_keywords(TextSettings)
+    def stream(self, prompt: str | I32, **keywords: Unpack[TextKeywords]) -> AnswerStream:
+        """Continue ``prompt`` and return a stream of the answer's text. See ``write``.
+
+        Args:
+            prompt: a text, or the ids of ``encode`` or ``encode_chat``, int32 [n].
+            keywords: the members of ``TextSettings``.
+        """
+        return self.write(prompt, TextSettings(**keywords))
+
+    def write(self, prompt: str | I32, text: TextSettings) -> AnswerStream:
         """Continue ``prompt`` and return a stream of the answer's text, which is written while it is iterated over.
 
         A session writes as many answers at a time as it was opened for, and reading one of them continues all. Further ones
@@ -421,32 +384,7 @@ class Session:
 
         Args:
             prompt: a text, or the ids of ``encode`` or ``encode_chat``, int32 [n].
-            n_predict: maximum number of tokens; negative: until the context is full.
-            sampling: sampling options; None: the defaults of ``SamplingConfig``.
-            stop: strings that end the answer; they are not part of its text.
-            ignore_eos: continue after an end token.
-            grammar: grammar that the answer follows; it ends where the grammar allows nothing further. None: any text. One
-                that ``compile`` has returned serves one answer.
-            reasoning: the reasoning that the answer may begin with, after which ``grammar`` holds; None: none is looked for.
-            sample: index of this text among several of one prompt and seed, which are drawn independently.
-            dropped: number of tokens that a conversation has dropped before ``prompt``. Random numbers belong to positions
-                in the whole conversation, so that none is used twice.
-            logprobs: number of likeliest tokens whose log-probabilities ``Answer.logprobs`` reports beside that of each
-                token, 0 to 20; None: no log-probabilities.
-            prompt_logprobs: fill in ``Answer.prompt_logprobs``, too. The whole prompt is then read, also if it is cached.
-            logprobs_of: distribution whose log-probabilities are reported: ``model``, before all sampling options, or
-                ``sampling``, from which the tokens are drawn. The second one reports no excluded token and no prompt.
-            interrupted: called after each token and between the passes over the prompt; True ends the answer.
-            progress: called between the passes over the prompt.
-            stop_tokens: further ids that end the answer; like that of end tokens, their text is left out. For a grammar they
-                are text.
-            least_tokens: number of tokens before which no end token and none of ``stop_tokens`` is written. A grammar or a
-                stop string may end the answer earlier.
-            whole: True if nobody reads the text before its end. Several rounds may then run before ``interrupted`` is called
-                again and other requests begin, up to a quarter of a second unless ``pause`` is set. Texts with ``stop``
-                are not written so, because rounds after a stop string would be for nothing.
-            on_rows: called with the last layer's outputs for the prompt's tokens, in parts, float32 [n, embedding_size],
-                which the next pass overwrites. The whole prompt is then read, and nothing is written. None: a text is.
+            text: the settings of the answer.
 
         Raises:
             EdgedecError: the prompt does not fit the context.
@@ -456,71 +394,57 @@ class Session:
         """
         if self._closed:
             raise UsageError("the session is closed, and its model is no longer loaded; open another session")
-        if isinstance(stop, str):
-            raise UsageError(f"stop must be a list of texts, such as [{stop!r}], not a text")
-        if on_rows is not None and not self.embedding_layer:
+        if text.on_rows is not None and not self.embedding_layer:
             raise UsageError("the session was opened without embeddings; open it with embeddings=True")
-        config = checked_sampling(sampling)
         if isinstance(prompt, str):
             prompt = self.encode(prompt)
         account = Account(lambda: self._counters, self._stream, lambda: self._key_counts)
-        ends = () if ignore_eos else self.bundle.tokens.eos
-        rest = None
-        if grammar is not None:
-            rest = self._grammars.constraint(grammar, prompt_length=len(prompt), ends=ends)
-        constraint: AnswerMasks | None = rest
-        if reasoning is not None:
-            constraint = self._grammars.reasoning(reasoning, rest, prompt_length=len(prompt), ends=ends)
-        ends = (*ends, *stop_tokens)
+        ends = () if text.ignore_eos else self.bundle.tokens.eos
+        constraint = self._constraint(text, len(prompt), ends)
+        ends = (*ends, *text.stop_tokens)
 
         def on_prefill(done: int, total: int) -> None:
-            progress("prompt tokens", done, total)
+            text.progress("prompt tokens", done, total)
             account.prompt_read()
-            if on_rows is not None and done == total:
+            if text.on_rows is not None and done == total:
                 account.first_token()  # there is none, and the time up to here is the prompt's
 
         request = self._requests.build(
-            prompt,
-            config,
-            sample=sample,
-            dropped=dropped,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            logprobs_of=logprobs_of,
-            constraint=constraint,
-            interrupted=interrupted,
-            on_prefill=on_prefill,
-            most_tokens=n_predict,
-            ends=ends,
-            least_tokens=least_tokens,
-            whole=whole and not stop,
-            row_tap=self.embedding_layer,
-            on_rows=on_rows,
+            prompt, text, constraint=constraint, ends=ends, on_prefill=on_prefill, row_tap=self.embedding_layer
         )
         self.decoder.check(request)
         writer = AnswerWriter(
             Answer(),
             account,
-            TextStream(self.tokenizer, stop, context=prompt),
-            n_predict=n_predict,
+            TextStream(self.tokenizer, text.stop, context=prompt),
+            n_predict=text.n_predict,
             ends=ends,
-            interrupted=interrupted,
+            interrupted=text.interrupted,
             complete=None if constraint is None else constraint.complete,
         )
         task = Task(
             request=request,
             writer=writer,
-            most_tokens=n_predict if on_rows is None else 0,
+            most_tokens=text.n_predict if text.on_rows is None else 0,
             on_begin=partial(self._begin, account),
             on_end=partial(self._finish, writer),
         )
-        if n_predict or on_rows is not None:
+        if text.n_predict or text.on_rows is not None:
             self.scheduler.add(task)
         else:
             self._write_nothing(task, writer)
         if task.error is not None:
             raise task.error
         return AnswerStream(writer, task, self.scheduler)
+
+    def _constraint(self, text: TextSettings, prompt_length: int, ends: Sequence[int]) -> AnswerMasks | None:
+        """Return the masks of an answer's grammar and reasoning; None: it may be any text."""
+        rest = None
+        if text.grammar is not None:
+            rest = self._grammars.constraint(text.grammar, prompt_length=prompt_length, ends=ends)
+        if text.reasoning is None:
+            return rest
+        return self._grammars.reasoning(text.reasoning, rest, prompt_length=prompt_length, ends=ends)
 
     def _begin(self, account: Account, task: Task) -> None:
         if self._power is not None:

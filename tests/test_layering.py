@@ -92,7 +92,16 @@ RUNTIME = (
         "draft_law",
         "draft_advice",
     ),
-    ("session", "session_memory", "open_scheduler", "request_builder", "answer", "writer", "conversation"),
+    (
+        "session",
+        "text_settings",
+        "session_memory",
+        "open_scheduler",
+        "request_builder",
+        "answer",
+        "writer",
+        "conversation",
+    ),
     ("web",),
     ("batch", "measure", "deploy", "server"),
 )
