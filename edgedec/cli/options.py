@@ -55,7 +55,6 @@ __all__ = [
     "TopK",
     "TopP",
     "TreeNodes",
-    "ValueRows",
     "Verbose",
     "VerifierName",
     "Verify",
@@ -150,14 +149,6 @@ KvPolicy = Annotated[
         "--kv-policy",
         metavar="NAME",
         help="Policy of keys and values: full, a kind that the bundle must have, or auto; default: the bundle's.",
-    ),
-]
-ValueRows = Annotated[
-    int | None,
-    option(
-        "--value-rows",
-        metavar="N",
-        help="Values of each head in memory, if the policy has them in a file; default: twice the keys of a query.",
     ),
 ]
 MemoryBudget = Annotated[

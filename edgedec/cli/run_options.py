@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Unpack, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo
@@ -55,11 +55,11 @@ from edgedec.cli.options import (
     TopK,
     TopP,
     TreeNodes,
-    ValueRows,
     VerifierName,
     Verify,
     budget_bytes,
     logit_bias,
+    option,
     resolve_model,
 )
 from edgedec.embedded import EMBEDDED, EMBEDDED_DRAFT
@@ -82,7 +82,11 @@ _WORD = "model_word"  # parameter of the bundle without -m
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The options that determine the memory of a run: model, context, drafter and device."""
+    """The options that determine the memory of a run: model, context, drafter and device.
+
+    An option whose name is that of a member of ``RunSettings`` is that setting. An option of other commands, too, has its
+    type in ``options.py``.
+    """
 
     model: Model = ""
     ctx_size: CtxSize = 0
@@ -90,7 +94,14 @@ class PlanOptions:
     cache_type_k: CacheTypeK = None
     cache_type_v: CacheTypeV = None
     kv_policy: KvPolicy = None
-    value_rows: ValueRows = None
+    value_rows: Annotated[
+        int | None,
+        option(
+            "--value-rows",
+            metavar="N",
+            help="Values of each head in memory, if the policy has them in a file; default: twice the keys of a query.",
+        ),
+    ] = None
     memory_budget: MemoryBudget = None
     spec_type: SpecType = "none"
     model_draft: ModelDraft = None
