@@ -4,56 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from edgedec.bundle import Bundle
-from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.heap import trim_heap, use_one_heap
+from edgedec.heap import trim_heap
 from edgedec.keywords import shows_keywords
-from edgedec.manifest import WEIGHTS
 from edgedec.memory import MemoryMeter
-from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
-from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
+from edgedec.runtime.answer import Answer, AnswerStream, Piece
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.decoders.switch import SwitchDecoder
-from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from edgedec.runtime.grammar.reasoning import AnswerMasks
-from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.model_folder import open_model
-from edgedec.runtime.model_graph import forget_graphs, last_layer
+from edgedec.runtime.model_graph import last_layer
+from edgedec.runtime.open_run import open_run
 from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.pause import Pause
-from edgedec.runtime.planning import RunPlan, make_plan, with_libraries
+from edgedec.runtime.planning import RunPlan
 from edgedec.runtime.pooling import PooledRows, Pooling
-from edgedec.runtime.protocols import F32, I32, AcceleratorTarget, ClosableTarget, SelectingTarget, StreamingTarget
+from edgedec.runtime.protocols import F32, I32, ClosableTarget
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.run_settings import RunKeywords, RunSettings
-from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS
+from edgedec.runtime.session_figures import SessionFigures
 from edgedec.runtime.session_memory import SessionMemory
-from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
-from edgedec.runtime.targets import driver_bytes, load_target, target_module
+from edgedec.runtime.targets import load_target
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.text_settings import TextKeywords, TextSettings
-from edgedec.runtime.writer import Account, AnswerWriter
-from edgedec.verified import is_new
+from edgedec.runtime.writer import AnswerWriter
 
 if TYPE_CHECKING:
-    from edgedec.runtime.accelerator.power import Energy, PowerMeter
     from edgedec.runtime.grammar.grammar import Grammar
-    from edgedec.runtime.key_counts import KeyCounts
-    from edgedec.runtime.protocols import WeightReads
 
-__all__ = ["Session", "import_plugins"]
+__all__ = ["Session"]
 
 CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average; longer tokens are runs of blanks
 
@@ -76,33 +63,21 @@ class Session:
             one; empty and 0 if the session was opened without ``embeddings``.
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        run: RunPlan,
-        meter: MemoryMeter,
-        settings: RunSettings,
-        *,
-        progress: Progress = silent,
-    ) -> None:
-        self.bundle, self.run, self.meter = bundle, run, meter
-        self.embedding_layer, self.embedding_size = last_layer(bundle) if settings.embeddings else ("", 0)
+    def __init__(self, run: RunPlan, settings: RunSettings, meter: MemoryMeter, *, progress: Progress = silent) -> None:
+        self.bundle, self.run, self.meter = run.bundle, run, meter
+        self.embedding_layer, self.embedding_size = last_layer(run.bundle) if settings.embeddings else ("", 0)
         self._closed = False
-        self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
+        self.tokenizer = Tokenizer.load(run.bundle.tokenizer_file)
         self._grammars = GrammarCompiler(self.tokenizer)
         meter.mark()
         trim_heap()  # because reading the vocabulary has freed blocks
         taps = (self.embedding_layer,) if settings.embeddings else ()
         request = settings.target_request(run.limits, kv_bits=run.plan.kv_bits, taps=taps)
-        self.target = load_target(bundle, request, accelerator=settings.accelerator, progress=progress)
-        self._device = self.target if isinstance(self.target, AcceleratorTarget) else None
-        self._requests = RequestBuilder(run, vocab=bundle.tokens.size, top_k=self.target.info.top_k)
-        self._power: PowerMeter | None = None
+        self.target = load_target(run.bundle, request, accelerator=settings.accelerator, progress=progress)
+        self._requests = RequestBuilder(run, vocab=run.bundle.tokens.size, top_k=self.target.info.top_k)
+        self._figures = SessionFigures(self.target, run, meter, self._requests)
         try:
-            if self._device is not None:
-                from edgedec.runtime.accelerator.timings import power_meter  # other devices start without it
-
-                self._power = power_meter(self._device.facts)
+            self._figures.open()
             self._open_decoders(settings)
         except BaseException:
             self._close_device()
@@ -167,42 +142,16 @@ class Session:
 
         Raises:
             BudgetError: no plan fits ``budget_bytes``; nothing was loaded.
-            BundleError, UnsupportedError, DeviceError, UsageError: ``Bundle.open``, ``make_plan`` or ``load_target`` raised
-                it.
+            BundleError, UnsupportedError, DeviceError, UsageError: ``open_run`` or ``load_target`` raised it.
         """
-        folder, spec = bundle_folder(path), settings.spec or SpecConfig()
-        if spec.draft is not None:
-            spec = replace(spec, draft=bundle_folder(spec.draft))
-        # These import modules, which belong to the baseline and are not charged to the model.
-        target_module(settings.device, settings.accelerator)
-        import_plugins(spec)
-        if verify or is_new(folder / WEIGHTS):
-            import_first_start()
-        baseline = MemoryMeter().baseline_bytes
-        driver_bytes(settings.device)  # a driver's own memory is beside the plan, so it is opened before the meter
-        charged = charged_folders(folder)
-        if spec.draft is not None:
-            charged = (*charged, *charged_folders(Path(spec.draft)))
-        use_one_heap()
-        meter = MemoryMeter(charged)
-        meter.start()
+        run, settings, meter = open_run(path, settings, verify=verify)
         try:
-            bundle, accelerator = open_model(folder, settings.device, settings.accelerator, verify=verify)
-            settings = replace(settings, spec=spec, accelerator=accelerator)
-            run = make_plan(bundle, settings)
-            run.plan.require()
-            forget_graphs(run.bundle, run.plan.kv_bits)
-            if run.draft is not None:
-                forget_graphs(run.draft, max(run.plan.kv_bits, LEAST_DRAFT_BITS))
-            run = replace(run, plan=with_libraries(run.plan, meter, baseline))
-            meter.mark()
-            trim_heap()  # because the planner and the self-test of the operators have freed blocks
-            session = cls(run.bundle, run, meter, settings, progress=progress)
+            session = cls(run, settings, meter, progress=progress)
             meter.rest()
-            return session
         except BaseException:
             meter.close()
             raise
+        return session
 
     def __enter__(self) -> Self:
         return self
@@ -250,8 +199,7 @@ class Session:
         with ExitStack() as stack:
             if isinstance(self.target, ClosableTarget):
                 stack.callback(self.target.close)
-            if self._power is not None:
-                stack.callback(self._power.stop)
+            stack.callback(self._figures.close)
 
     def encode(self, prompt: str, *, control_tokens: bool = True) -> I32:
         """Return the ids of a plain prompt, int32 [n]. Without ``control_tokens`` their spelling in it is text.
@@ -398,7 +346,7 @@ class Session:
             raise UsageError("the session was opened without embeddings; open it with embeddings=True")
         if isinstance(prompt, str):
             prompt = self.encode(prompt)
-        account = Account(lambda: self._counters, self._stream, lambda: self._key_counts)
+        account = self._figures.account()
         ends = () if text.ignore_eos else self.bundle.tokens.eos
         constraint = self._constraint(text, len(prompt), ends)
         ends = (*ends, *text.stop_tokens)
@@ -426,8 +374,8 @@ class Session:
             request=request,
             writer=writer,
             most_tokens=text.n_predict if text.on_rows is None else 0,
-            on_begin=partial(self._begin, account),
-            on_end=partial(self._finish, writer),
+            on_begin=lambda task: self._figures.begin(account),
+            on_end=partial(self._figures.finish, writer),
         )
         if text.n_predict or text.on_rows is not None:
             self.scheduler.add(task)
@@ -446,111 +394,11 @@ class Session:
             return rest
         return self._grammars.reasoning(text.reasoning, rest, prompt_length=prompt_length, ends=ends)
 
-    def _begin(self, account: Account, task: Task) -> None:
-        if self._power is not None:
-            self._power.start()
-        account.begin()
-
     def _write_nothing(self, task: Task, writer: AnswerWriter) -> None:
         """Answer with no token; nothing is read, either."""
         task.decoder = self.decoder
         task.decoder.begin()
-        self._begin(writer.account, task)
+        self._figures.begin(writer.account)
         writer.end("limit")
-        self._finish(writer, task)
+        self._figures.finish(writer, task)
         task.ended = True
-
-    def _finish(self, writer: AnswerWriter, task: Task) -> None:
-        """Fill in the timings of an answer that has ended."""
-        writer.account.end()
-        energy = None if self._power is None else self._power.stop()
-        self.meter.mark()
-        answer, sequence = writer.answer, task.sequence
-        if sequence is not None:
-            answer.prompt_logprobs = sequence.prompt_logprobs
-        answer.timings = self._timings(writer, task, energy)
-
-    def _timings(self, writer: AnswerWriter, task: Task, energy: Energy | None) -> Timings:
-        decoder, account, answer = task.decoder, writer.account, writer.answer
-        tokens, prompt, device, began = len(answer.tokens), task.request.prompt, None, decoder is not None
-        rounds = decoder.rounds if decoder is not None else Rounds()
-        kept = 0 if decoder is None else decoder.shared_prefix(prompt) if task.sequence is None else task.sequence.kept
-        if self._device is not None and began:
-            from edgedec.runtime.accelerator.timings import DeviceTimings  # it was imported with the device
-
-            device = DeviceTimings(
-                facts=self._device.facts,
-                prompt=account.at_prompt - account.at_start,
-                decode=self._counters - account.at_prompt,
-                first_token_seconds=(account.at_first - account.at_start).seconds,
-                tokens=tokens,
-                rounds=rounds,
-                energy=None if energy is None else energy.as_json(tokens),
-            )
-        return Timings(
-            prompt_n=len(prompt),
-            prompt_kept=kept,
-            prompt_ms=1000 * (account.first - account.began),
-            predicted_n=tokens,
-            predicted_ms=1000 * (account.ended - account.first),
-            planned_bytes=self.run.plan.total_bytes,
-            ctx_size=self.run.plan.ctx_size,
-            kv_bits=self.run.plan.kv_bits,
-            kv_policy=self.run.plan.kv_policy,
-            peak_bytes=self._peak_bytes,
-            lossless=self._requests.lossless(task.request, batch_invariant=self.target.info.batch_invariant),
-            drafter=self.run.spec.drafter_name,
-            rounds=rounds,
-            speculating=self.run.spec.drafter != "none" and decoder is not None and decoder.speculating,
-            kernel=self.target.info.kernel,
-            accelerator=device,
-            switch=decoder.counts if isinstance(decoder, SwitchDecoder) else None,
-            disk=account.disk,
-            keys=account.keys,
-        )
-
-    @property
-    def _stream(self) -> WeightReads | None:
-        """The reader of weights that memory has no room for; None: all of them are in memory."""
-        return self.target.stream if isinstance(self.target, StreamingTarget) else None
-
-    @property
-    def _key_counts(self) -> KeyCounts | None:
-        """The counts of keys; None: every query attends to all keys that it sees."""
-        return self.target.key_counts if isinstance(self.target, SelectingTarget) else None
-
-    @property
-    def _counters(self) -> Counters:
-        return Counters() if self._device is None else self._device.counters
-
-    @property
-    def _peak_bytes(self) -> int:
-        """Peak memory of the run in bytes.
-
-        For a simulated board only the driver's buffers count, because the growth of the host's memory is due to the
-        simulator.
-        """
-        if self._device is None:
-            return self.meter.peak_bytes
-        own = self.meter.peak_bytes if self._device.facts.kind == "measured" else 0
-        return own + self._device.device_bytes
-
-
-def import_first_start() -> None:
-    """Import the libraries that check and convert a new bundle, and that later starts do without."""
-    import hashlib  # noqa: F401
-
-
-def import_plugins(spec: SpecConfig) -> None:
-    """Import the modules that the opening of most models imports by name.
-
-    Where Python keeps no compiled modules (PYTHONDONTWRITEBYTECODE, read-only folders), their compilation takes more than
-    a megabyte, which would be charged to the model.
-    """
-    load("edgedec.families", "llama")
-    for name in names("edgedec.onnx.ops"):
-        load("edgedec.onnx.ops", name)
-    for name in {"none", "ngram", spec.drafter if isinstance(spec.drafter, str) else "none"}:
-        load(DRAFTERS, name)
-    for name in {"chain", spec.policy}:
-        load(POLICIES, name)

@@ -95,7 +95,9 @@ RUNTIME = (
     (
         "session",
         "text_settings",
+        "session_figures",
         "session_memory",
+        "open_run",
         "open_scheduler",
         "request_builder",
         "answer",

@@ -573,8 +573,9 @@ from pathlib import Path
 from edgedec import demo
 from edgedec.cli import app, generate
 from edgedec.runtime.kernels.layout_cache import charged_folders
+from edgedec.runtime.open_run import import_plugins
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session, import_plugins
+from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets import target_module
 

@@ -16,8 +16,7 @@ from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedEr
 from edgedec.memory import charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import loop, request_builder
-from edgedec.runtime.accelerator.power import Energy
-from edgedec.runtime.answer import Piece, Timings
+from edgedec.runtime.answer import Piece
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.engine.engine import Progress
 from edgedec.runtime.engine.scheduler import Task
@@ -27,6 +26,7 @@ from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
+from edgedec.runtime.session_figures import SessionFigures
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.writer import AnswerWriter
@@ -248,19 +248,20 @@ def test_two_answers_at_once_are_refused_and_the_later_one_is_right() -> None:
         assert session.generate(prompts[1], n_predict=12, sampling=GREEDY).tokens == expected.tokens
 
 
-def test_an_answer_whose_reader_fails_has_ended_when_generate_raises() -> None:
+def test_an_answer_whose_reader_fails_has_ended_when_generate_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check this because its figures must not be taken later, when the session may be closed."""
-    reasons: list[str] = []
+    reasons, finish = list[str](), SessionFigures.finish
 
-    class Spy(Session):
-        def _timings(self, writer: AnswerWriter, task: Task, energy: Energy | None) -> Timings:
-            reasons.append(writer.answer.stop_reason)
-            return super()._timings(writer, task, energy)
+    def noted(figures: SessionFigures, writer: AnswerWriter, task: Task) -> None:
+        reasons.append(writer.answer.stop_reason)
+        finish(figures, writer, task)
+
+    monkeypatch.setattr(SessionFigures, "finish", noted)
 
     def refuse(piece: Piece) -> None:
         raise OSError("nobody takes the text")
 
-    with Spy.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
         prompt = session.encode("Once upon a time")
         try:
             session.generate(prompt, n_predict=24, sampling=GREEDY, on_text=refuse)
@@ -451,18 +452,16 @@ def test_everything_is_closed_even_if_some_of_it_fails(path: Path, monkeypatch: 
             closed.append(self.name)
             raise EdgedecError(self.name)
 
-        stop = close
-
     session = Session.open(path, ctx_size=64, threads=1)
     meter = session.meter
     monkeypatch.setattr(session, "state", Part("state"))
     monkeypatch.setattr(session.target, "close", Part("device").close, raising=False)
-    monkeypatch.setattr(session, "_power", Part("power"))
+    monkeypatch.setattr(session, "_figures", Part("figures"))
     monkeypatch.setattr(session, "meter", Part("meter"))
     with pytest.raises(EdgedecError):
         session.close()
     meter.close()
-    assert closed == ["state", "power", "device", "meter"]
+    assert closed == ["state", "figures", "device", "meter"]
 
 
 @pytest.mark.parametrize("budget", ["32MiB", 32.5, True, [1]])
