@@ -15,6 +15,7 @@ from edgedec.keywords import shows_keywords
 from edgedec.memory import MemoryMeter
 from edgedec.progress import Progress, silent
 from edgedec.runtime.answer import Answer, AnswerStream, Piece
+from edgedec.runtime.capabilities import ClosableTarget
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.switch import SwitchDecoder
 from edgedec.runtime.engine.scheduler import Task
@@ -26,7 +27,7 @@ from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan
 from edgedec.runtime.pooling import PooledRows, Pooling
-from edgedec.runtime.protocols import F32, I32, ClosableTarget
+from edgedec.runtime.protocols import F32, I32
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.run_settings import RunKeywords, RunSettings
 from edgedec.runtime.session_figures import SessionFigures

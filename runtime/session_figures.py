@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.answer import Timings
+from edgedec.runtime.capabilities import AcceleratorTarget, SelectingTarget, StreamingTarget
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.decoders.switch import SwitchDecoder
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.planning import RunPlan
-from edgedec.runtime.protocols import AcceleratorTarget, SelectingTarget, StreamingTarget, Target
+from edgedec.runtime.protocols import Target
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.writer import Account, AnswerWriter
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from edgedec.runtime.capabilities import ReleasingTarget
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.engine.spill import SpillFolder
-from edgedec.runtime.protocols import ReleasingTarget, State, Target
+from edgedec.runtime.protocols import State, Target
 
 __all__ = ["SessionMemory"]
 

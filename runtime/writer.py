@@ -13,8 +13,8 @@ from edgedec.runtime.protocols import Token
 from edgedec.runtime.text.stream import TextStream
 
 if TYPE_CHECKING:
+    from edgedec.runtime.capabilities import WeightReads
     from edgedec.runtime.key_counts import KeyCounts
-    from edgedec.runtime.protocols import WeightReads
     from edgedec.runtime.stream_counts import StreamTimings
 
 __all__ = ["Account", "AnswerWriter"]

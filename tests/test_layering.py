@@ -63,6 +63,7 @@ RUNTIME = (
     ),
     (
         "protocols",
+        "capabilities",
         "target_request",
         "run_sizes",
         "model_graph",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.runtime.capabilities import SnapshotState
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.decoders.rounds import Rounds
@@ -23,7 +24,6 @@ from edgedec.runtime.protocols import (
     PassResult,
     Request,
     Room,
-    SnapshotState,
     State,
     Target,
     Token,

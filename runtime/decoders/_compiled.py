@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from edgedec.errors import CacheFullError, DeviceError
 from edgedec.runtime import loop
+from edgedec.runtime.capabilities import CertainVerifier
 from edgedec.runtime.loop.drafts import NO_DRAFT, DraftHandle
 from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.loop.rounds import MOST_NODES, MOST_ROUNDS, RoundsCall, Stop, TextRounds
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth
-from edgedec.runtime.protocols import F32, I32, CertainVerifier, Draft, Limits, Request, State, Target
+from edgedec.runtime.protocols import F32, I32, Draft, Limits, Request, State, Target
 
 if TYPE_CHECKING:
     from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder

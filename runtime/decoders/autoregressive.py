@@ -20,6 +20,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from edgedec.runtime.capabilities import CertainVerifier
 from edgedec.runtime.decoders._ahead import Ahead, root_alone
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders._compiled import (
@@ -38,7 +39,6 @@ from edgedec.runtime.drafting import expanding, reading
 from edgedec.runtime.protocols import (
     F32,
     I32,
-    CertainVerifier,
     Draft,
     Drafter,
     Drafting,

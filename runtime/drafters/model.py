@@ -25,6 +25,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.families import context_size
 from edgedec.memory import MemoryUse
+from edgedec.runtime.capabilities import SnapshotState
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.model_graph import is_recurrent
@@ -39,7 +40,6 @@ from edgedec.runtime.protocols import (
     Outcome,
     Pass,
     PassResult,
-    SnapshotState,
     Sparse,
     Target,
     TargetInfo,

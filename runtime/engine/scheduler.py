@@ -15,13 +15,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from edgedec.runtime.capabilities import SlottedTarget
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.parking import ParkedRows, park, unpark
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillFolder
-from edgedec.runtime.protocols import Limits, Request, SlottedTarget, State, Target, Token
+from edgedec.runtime.protocols import Limits, Request, State, Target, Token
 
 __all__ = ["Scheduler", "Task", "TokenWriter"]
 

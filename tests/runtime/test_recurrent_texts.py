@@ -13,11 +13,11 @@ import pytest
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.capabilities import SlottedTarget
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
-from edgedec.runtime.protocols import SlottedTarget
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session

@@ -20,9 +20,10 @@ from edgedec.graph import RecurrentState
 from edgedec.onnx.recurrent_layout import slot_layout
 from edgedec.ops import SelectiveScan
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.capabilities import SnapshotState
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
-from edgedec.runtime.protocols import F32, I32, Limits, Pass, SnapshotState, State, Target
+from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig

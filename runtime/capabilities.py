@@ -1,0 +1,148 @@
+"""The abilities of some targets, states, drafts and verifiers beside their protocols; ``isinstance`` finds who has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from edgedec.runtime.protocols import (
+    I32,
+    Draft,
+    Drafting,
+    Outcome,
+    Sparse,
+    State,
+    Target,
+    TokenTree,
+    Verifier,
+)
+
+if TYPE_CHECKING:
+    from edgedec.runtime.driver.counters import Counters
+    from edgedec.runtime.driver.facts import DeviceFacts
+    from edgedec.runtime.key_counts import KeyCounts
+    from edgedec.runtime.stream_counts import StreamCounts, StreamTimings
+
+__all__ = [
+    "AcceleratorTarget",
+    "BatchedDraft",
+    "CertainVerifier",
+    "ClosableTarget",
+    "ReleasingTarget",
+    "SelectingTarget",
+    "SlottedTarget",
+    "SnapshotState",
+    "StreamingTarget",
+    "WeightReads",
+]
+
+
+@runtime_checkable
+class SnapshotState(State, Protocol):
+    """The cache of a sequence with recurrent states, which cannot go back to rows of which no snapshot was kept."""
+
+    def snapshot(self, instead_of: int | None = None) -> None:
+        """Keep the recurrent states after the committed rows, unless there is such a snapshot already.
+
+        The snapshot after ``instead_of`` rows makes room for it. If there is none, and no memory is left, the one that was
+        not used longest does.
+        """
+
+
+@runtime_checkable
+class ReleasingTarget(Protocol):
+    """A target that can give memory which it does not need now back to the system, and takes it again by itself."""
+
+    def held_bytes(self, state: State) -> int:
+        """Return the bytes of the rows that a sequence holds; rows that several share count for each of them."""
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes that ``release_idle`` would give back, at most."""
+
+    def release_idle(self) -> None:
+        """Give them back."""
+
+
+@runtime_checkable
+class SlottedTarget(Target, Protocol):
+    """A target whose sequences may need a slot each, such as for recurrent states, from their first pass to their end."""
+
+    @property
+    def free_slots(self) -> int | None:
+        """Number of slots that no sequence has; None: sequences need none."""
+
+
+@runtime_checkable
+class ClosableTarget(Target, Protocol):
+    """A target that holds a device, or memory of one."""
+
+    def close(self) -> None:
+        """Release it. A second call does nothing."""
+
+
+class WeightReads(Protocol):
+    """The reading of weights from the disk during passes."""
+
+    @property
+    def counts(self) -> StreamCounts:
+        """The counts since the opening."""
+
+    def timings(self, since: StreamCounts) -> StreamTimings:
+        """Return the figures from ``since`` until now."""
+
+
+@runtime_checkable
+class StreamingTarget(Target, Protocol):
+    """A target that may read a part of its weights from the disk during passes."""
+
+    @property
+    def stream(self) -> WeightReads | None:
+        """The reading; None: all weights are in memory."""
+
+
+@runtime_checkable
+class SelectingTarget(Target, Protocol):
+    """A target whose queries may choose the keys that they attend to."""
+
+    @property
+    def key_counts(self) -> KeyCounts | None:
+        """The counts of keys since the opening; None: every query attends to all keys that it sees."""
+
+
+@runtime_checkable
+class AcceleratorTarget(Target, Protocol):
+    """A target on a device with performance counters. The host is free to draft while the device runs a pass."""
+
+    facts: DeviceFacts  # context of the device's figures: simulated or measured, board, clock frequency
+    counters: Counters  # cycles, stalls and passes since the target was opened
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the buffers in the device's memory."""
+
+    def close(self) -> None:
+        """Release the device. A second call does nothing."""
+
+
+@runtime_checkable
+class BatchedDraft(Draft, Protocol):
+    """A draft that runs a model, whose passes may run together with those of other texts."""
+
+    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
+        """Return what ``expand`` returns."""
+
+    def reading(self, text: I32, rows: int) -> Drafting[bool]:
+        """Read ``text`` [t] with one pass of ``rows`` rows, unless the rest fits into the first pass of ``expand``.
+
+        Returns:
+            True once there is nothing to read before ``expand``.
+        """
+
+
+@runtime_checkable
+class CertainVerifier(Verifier, Protocol):
+    """A verifier for temperature 0 that needs no distributions, which take long to make for a large vocabulary."""
+
+    def follow(self, tree: TokenTree, likeliest: Callable[[int], int]) -> Outcome:
+        """Return the same as ``accept``; ``likeliest(i)`` returns the token that has probability 1 after node i."""
