@@ -49,7 +49,8 @@ from edgedec.runtime.protocols import Target
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
-from edgedec.runtime.targets._cpu import CpuTarget, PassArrays
+from edgedec.runtime.targets._cpu import CpuTarget
+from edgedec.runtime.targets._pass_arrays import PassArrays
 
 GREEDY = SamplingConfig(temperature=0)
 DRAFTERS = ("none", "ngram", "copy", "stand", "trigram")

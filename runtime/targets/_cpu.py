@@ -10,8 +10,8 @@ the operators runs the session (runtime/kernels/session.py), so that the compile
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ from edgedec.runtime.targets._arena import ArenaState, CacheArena, RecurrentAren
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
 from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
 from edgedec.runtime.targets._lending import Lent, lend
+from edgedec.runtime.targets._pass_arrays import PassArrays
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.runtime.targets._slots import RecurrentSlots
 from edgedec.schemes import FloatScheme
@@ -52,30 +53,6 @@ _COUNTED = (  # fields of ``KeyCounts`` in the order of the kernels
     *("seen", "read", "read_bytes", "again", "hits"),
     *("kept", "fetched", "fetched_bytes"),
 )
-
-
-class PassArrays(NamedTuple):
-    """The inputs and outputs of n rows with r rows of logits, as views of the target's buffers."""
-
-    embed: F32  # [n, width]
-    positions: NDArray[np.int64]  # [n]
-    rows: NDArray[np.int64]  # [r]
-    visible: NDArray[np.uint64]  # [n, words]
-    logits: F32  # [r, vocab]
-    row_taps: Mapping[str, F32]  # name -> [n, width]
-    taps: Mapping[str, F32]  # name -> [r, width]
-
-    def part(self, row: int, end: int, result: int, stop: int) -> PassArrays:
-        """Return the part of a sequence: rows [row, end), and rows [result, stop) of logits."""
-        return PassArrays(
-            embed=self.embed[row:end],
-            positions=self.positions[row:end],
-            rows=self.rows[result:stop],
-            visible=self.visible[row:end],
-            logits=self.logits[result:stop],
-            row_taps={name: values[row:end] for name, values in self.row_taps.items()} if self.row_taps else {},
-            taps={name: values[result:stop] for name, values in self.taps.items()} if self.taps else {},
-        )
 
 
 class CpuTarget:

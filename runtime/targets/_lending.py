@@ -12,7 +12,8 @@ from edgedec.row_reader import StoredRows
 from edgedec.runtime.loop.inputs import RUN, STORED, LoopInputs, TargetArguments
 
 if TYPE_CHECKING:
-    from edgedec.runtime.targets._cpu import CpuTarget, PassArrays
+    from edgedec.runtime.targets._cpu import CpuTarget
+    from edgedec.runtime.targets._pass_arrays import PassArrays
 
 __all__ = ["Lent", "lend"]
 
