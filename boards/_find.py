@@ -9,7 +9,7 @@ from pathlib import Path
 from edgedec.board import Board
 from edgedec.boards._file import FILE_KINDS, read_board
 from edgedec.errors import UsageError
-from edgedec.spelling import did_you_mean
+from edgedec.host.spelling import did_you_mean
 
 __all__ = ["all_boards", "board_names", "find_board"]
 

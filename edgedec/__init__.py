@@ -11,7 +11,7 @@ TYPE_CHECKING = (
 )
 if TYPE_CHECKING:
     from edgedec.api import plan_run, quantize_checkpoint
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.errors import (
         BudgetError,
         BundleError,
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
-    from edgedec.memory import Plan
-    from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
+    from edgedec.memory.memory import Plan
     from edgedec.runtime.grammar.grammar import Grammar
     from edgedec.runtime.grammar.reasoning import Reasoning
-    from edgedec.runtime.sampling import SamplingConfig
-    from edgedec.runtime.session import Session
-    from edgedec.runtime.speculation import SpecConfig
+    from edgedec.runtime.planning.speculation import SpecConfig
+    from edgedec.runtime.sampling.sampling import SamplingConfig
+    from edgedec.runtime.session.answer import Answer, AnswerStream, Piece, Timings
+    from edgedec.runtime.session.session import Session
 
 __all__ = [
     "Answer",
@@ -58,7 +58,7 @@ __version__ = "0.1.0"
 # Module below edgedec -> the public names that it defines. tests/test_python_api.py compares it with the imports above.
 _DEFINED_IN = {
     "api": ("plan_run", "quantize_checkpoint"),
-    "bundle": ("Bundle",),
+    "bundle.bundle": ("Bundle",),
     "errors": (
         "BudgetError",
         "BundleError",
@@ -68,13 +68,13 @@ _DEFINED_IN = {
         "UnsupportedError",
         "UsageError",
     ),
-    "memory": ("Plan",),
-    "runtime.answer": ("Answer", "AnswerStream", "Piece", "Timings"),
+    "memory.memory": ("Plan",),
+    "runtime.session.answer": ("Answer", "AnswerStream", "Piece", "Timings"),
     "runtime.grammar.grammar": ("Grammar",),
     "runtime.grammar.reasoning": ("Reasoning",),
-    "runtime.sampling": ("SamplingConfig",),
-    "runtime.session": ("Session",),
-    "runtime.speculation": ("SpecConfig",),
+    "runtime.sampling.sampling": ("SamplingConfig",),
+    "runtime.session.session": ("Session",),
+    "runtime.planning.speculation": ("SpecConfig",),
 }
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from edgedec import __version__
-from edgedec.atomic import new_folder
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import new_folder
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import KV_PERPLEXITY, MANIFEST, WEIGHTS, encode_manifest
 from edgedec.digests import large_sha256
 from edgedec.errors import BundleError, UsageError
 from edgedec.families import build_graph
-from edgedec.kv_policy import KV_POLICY, KvPolicy, policy_kinds, read_policy
-from edgedec.manifest import KV_PERPLEXITY, MANIFEST, WEIGHTS, encode_manifest
-from edgedec.spelling import must_be_one_of
+from edgedec.host.spelling import must_be_one_of
+from edgedec.kv.policy import KV_POLICY, KvPolicy, policy_kinds, read_policy
 
 __all__ = ["AUTO", "FULL", "check_policy_name", "policy_name", "weights_sha256", "with_policy", "write_calibrated"]
 

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from edgedec import plugins
 from edgedec.errors import ToolError, UsageError
-from edgedec.install_hint import install_extra
-from edgedec.spelling import did_you_mean
+from edgedec.host.install_hint import install_extra
+from edgedec.host.spelling import did_you_mean
 
 __all__ = [
     "PACKAGES",

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from edgedec.errors import UsageError
-from edgedec.spelling import did_you_mean
+from edgedec.host.spelling import did_you_mean
 
 __all__ = ["load", "names"]
 

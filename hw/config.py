@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from edgedec.capacity import Capacity
 from edgedec.errors import BundleError, UsageError
+from edgedec.graph.capacity import Capacity
 from edgedec.hw.isa.kv_layout import CacheRows, KvLayout, widest_chunk
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.graph import Graph, KvState, RecurrentState
-from edgedec.ops import Attention, Linear, Operation
+from edgedec.graph.graph import Graph, KvState, RecurrentState
+from edgedec.graph.ops import Attention, Linear, Operation
 from edgedec.plugins import load
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext

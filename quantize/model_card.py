@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from edgedec import __version__
-from edgedec.atomic import new_file
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import new_file
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import KV_PERPLEXITY, MANIFEST, encode_manifest
 from edgedec.errors import BundleError, EdgedecError
-from edgedec.manifest import KV_PERPLEXITY, MANIFEST, encode_manifest
-from edgedec.memory import format_bytes
+from edgedec.memory.memory import format_bytes
 from edgedec.quantize.provenance import README, Provenance
 
 __all__ = ["CardFacts", "add_card", "card_text"]

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.graph import Graph
-from edgedec.ops import Linear, RmsNorm
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Linear, RmsNorm
 from edgedec.quantize.readers.checkpoint import Checkpoint, Maker, Makers
 from edgedec.schemes import Int4Scheme
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from edgedec.bundle import bits_per_weight
+from edgedec.bundle.bundle import bits_per_weight
 from edgedec.errors import UsageError
+from edgedec.host.spelling import must_be_one_of
 from edgedec.quantize.methods import METHODS
 from edgedec.schemes import Int4Scheme, TernaryScheme
-from edgedec.spelling import must_be_one_of
 
 __all__ = ["QuantizeOptions", "QuantizeReport"]
 
@@ -71,7 +71,7 @@ class QuantizeReport:
     Members:
         parameters: weights of the checkpoint; a tied head counts once.
         group_size: largest number of columns of a ternary or int4 matrix that share a scale; 0: one per tensor, or none.
-        bits_per_weight: bits of all stored tensors, including scales, per parameter, see ``edgedec.bundle.bits_per_weight``.
+        bits_per_weight: bits of all stored tensors, including scales, per parameter, see ``bundle.bits_per_weight``.
         worker_bytes: peak resident memory, including libraries, of each process of the worker pool.
         seconds: wall time by what it was spent on: reading, quantizing, writing, reading back. The parts add up to the time
             that ``quantize`` took. Workers read and quantize at the same time; their wall time is divided as their own is.

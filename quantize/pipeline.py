@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.manifest import Tokens
-from edgedec.ops import Add, Embed, Linear
-from edgedec.passes import fuse_linears
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Add, Embed, Linear
+from edgedec.graph.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchInterpreter
 from edgedec.quantize.hints import is_ternary, ternary_hint

@@ -18,10 +18,10 @@ from edgedec.runtime.protocols import (
 )
 
 if TYPE_CHECKING:
+    from edgedec.runtime.base.key_counts import KeyCounts
+    from edgedec.runtime.base.stream_counts import StreamCounts, StreamTimings
     from edgedec.runtime.driver.counters import Counters
     from edgedec.runtime.driver.facts import DeviceFacts
-    from edgedec.runtime.key_counts import KeyCounts
-    from edgedec.runtime.stream_counts import StreamCounts, StreamTimings
 
 __all__ = [
     "AcceleratorTarget",

@@ -16,10 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.runtime import portable_math
 from edgedec.runtime.drafting import alone, expanding
 from edgedec.runtime.loop.trees import CompiledGrowth
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -33,7 +31,9 @@ from edgedec.runtime.protocols import (
     TreePolicy,
     TreeSize,
 )
-from edgedec.runtime.sampling import Sampler
+from edgedec.runtime.sampling import portable_math
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler
 
 __all__ = ["SHARED", "Coupled"]
 

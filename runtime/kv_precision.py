@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import KV_PERPLEXITY
 from edgedec.errors import BundleError
-from edgedec.manifest import KV_PERPLEXITY
 
 __all__ = ["LEAST_BITS", "MOST_LOSS", "automatic_bits", "measured_ratios"]
 

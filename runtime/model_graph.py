@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.ops import Embed
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations, store_kv, windows_as_rings
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Embed
+from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations, store_kv, windows_as_rings
 
 __all__ = ["bundle_graph", "embedding_name", "forget_graphs", "is_recurrent", "last_layer"]
 

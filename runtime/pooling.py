@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.runtime.model_graph import last_layer
 from edgedec.runtime.protocols import F32

@@ -16,8 +16,8 @@ from edgedec.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
+    from edgedec.runtime.planning.speculation import SpecConfig
     from edgedec.runtime.protocols import Limits
-    from edgedec.runtime.speculation import SpecConfig
     from edgedec.runtime.target_request import TargetRequest
 
 __all__ = ["RunKeywords", "RunSettings"]
@@ -73,10 +73,10 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         from edgedec.calibrated_bundle import check_policy_name
-        from edgedec.memory import check_budget_bytes
+        from edgedec.graph.selection import MOST_KEYS
+        from edgedec.memory.memory import check_budget_bytes
         from edgedec.runtime.run_sizes import MOST_ROWS
         from edgedec.runtime.targets import GPU_DEVICES, is_accelerator
-        from edgedec.selection import MOST_KEYS
 
         check_budget_bytes(self.budget_bytes)
         check_policy_name(self.kv_policy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 from edgedec.runtime.protocols import Limits
 
 __all__ = [

@@ -14,9 +14,9 @@ from edgedec.errors import UsageError
 from edgedec.progress import Progress, silent
 from edgedec.runtime.grammar.compiler import CompiledGrammar
 from edgedec.runtime.grammar.reasoning import Reasoning
-from edgedec.runtime.logprobs import MOST_TOP, LogprobsOf
 from edgedec.runtime.protocols import F32
-from edgedec.runtime.sampling import SamplingConfig, checked_sampling
+from edgedec.runtime.sampling.logprobs import MOST_TOP, LogprobsOf
+from edgedec.runtime.sampling.sampling import SamplingConfig, checked_sampling
 
 if TYPE_CHECKING:
     from edgedec.runtime.grammar.grammar import Grammar

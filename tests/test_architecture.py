@@ -32,7 +32,7 @@ def test_the_picture_equals_the_imports() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "pair"),
     [
-        ("hw/planted.py", "from edgedec.runtime.session import Session\n", ("hw", "runtime")),
+        ("hw/planted.py", "from edgedec.runtime.session.session import Session\n", ("hw", "runtime")),
         ("quantize/planted.py", "def late() -> None:\n    import edgedec.boards.kv260\n", ("quantize", "boards")),
         ("edgedec/planted.py", "from edgedec import sim\n", ("core", "sim")),
     ],

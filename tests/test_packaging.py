@@ -194,7 +194,7 @@ HDL_COMMAND = """
 import sys
 sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
 sys.path.insert(0, sys.argv[1])
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 print(install_extra("hdl"))
 """
 WITHOUT_LIBRARY = """

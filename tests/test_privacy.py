@@ -21,7 +21,7 @@ from tests.support.bench_no_network import FORBIDDEN, SUPPORTED
 from tests.test_layering import imported_names
 
 FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim", "tests", "benchmarks")
-SWITCH = "edgedec/ort.py"
+SWITCH = "edgedec/host/ort.py"
 # Commands run in an environment of their own, which inherits this process's variables.
 _PEERS = {
     "benchmarks/peers/genai_writer.py": "onnxruntime_genai",
@@ -60,12 +60,12 @@ def bypasses(root: Path) -> list[str]:
                 lines += [(module, node.lineno) for module in _SCRIPT.findall(node.value)]
         for module, line in dict.fromkeys(lines):
             if module in ("onnxruntime", "onnxruntime_genai") and name != SWITCH and _PEERS.get(name) != module:
-                sentences.append(f"{name}:{line} imports {module}; write: from edgedec.ort import onnxruntime")
+                sentences.append(f"{name}:{line} imports {module}; write: from edgedec.host.ort import onnxruntime")
     return sentences
 
 
 def test_one_module_imports_onnx_runtime(project_root: Path) -> None:
-    assert SWITCH in {path.relative_to(project_root).as_posix() for path in (project_root / "edgedec").glob("*.py")}
+    assert SWITCH in {path.relative_to(project_root).as_posix() for path in (project_root / "edgedec").rglob("*.py")}
     assert bypasses(project_root) == []
 
 
@@ -85,7 +85,7 @@ def test_one_module_imports_onnx_runtime(project_root: Path) -> None:
 def test_a_planted_bypass_is_reported(tmp_path: Path, file: str, source: str) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True)
-    path.write_text("from edgedec.ort import onnxruntime as ort\n")
+    path.write_text("from edgedec.host.ort import onnxruntime as ort\n")
     assert bypasses(tmp_path) == []
     path.write_text(source)
     (sentence,) = bypasses(tmp_path)
@@ -204,7 +204,7 @@ _COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "",
     ),
     "eval": (("-m", "edgedec", "eval", "-m", "demo", "--text", "text"), ""),
-    "python": (("-c", "from edgedec.runtime.session import Session; import edgedec.runtime.targets.onnx"), ""),
+    "python": (("-c", "from edgedec.runtime.session.session import Session; import edgedec.runtime.targets.onnx"), ""),
 }
 
 
@@ -265,7 +265,7 @@ def test_files_of_onnx_runtime_are_detected(tmp_path: Path, project_root: Path) 
     """Check that the files which the commands above do not write appear when the switch is bypassed, or turned."""
     for name, script, variables in (
         ("bypassed", "import onnx" + "runtime", {}),
-        ("allowed", "import edgedec.ort", {"EDGEDEC_ORT_TELEMETRY": "1"}),
+        ("allowed", "import edgedec.host.ort", {"EDGEDEC_ORT_TELEMETRY": "1"}),
     ):
         for part in ("home", "tmp", "work"):
             (tmp_path / name / part).mkdir(parents=True)
@@ -275,7 +275,8 @@ def test_files_of_onnx_runtime_are_detected(tmp_path: Path, project_root: Path) 
 
 def test_no_client_of_the_network_is_loaded(run: Run) -> None:
     script = (
-        "import sys, edgedec.cli.app, edgedec.runtime.session, edgedec.runtime.targets.onnx, edgedec.quantize.pipeline\n"
+        "import sys, edgedec.cli.app, edgedec.runtime.session.session\n"
+        "import edgedec.runtime.targets.onnx, edgedec.quantize.pipeline\n"
         f"print([name for name in {_CLIENTS!r} if name in sys.modules])"
     )
     process = run("-c", script)

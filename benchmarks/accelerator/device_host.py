@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.accelerator.device_clock import typical
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.device import Kind
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig

@@ -13,17 +13,17 @@ from benchmarks.accelerator.device_clock import BoardClock, Books, Fabric, HostC
 from benchmarks.accelerator.device_cost import DeviceCosts
 from benchmarks.accelerator.device_target import BookedDrafter, BookedPolicy, DeviceTarget, DraftTarget, Said, read
 from benchmarks.speculation.padded_model import PromptTask
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError
 from edgedec.plugins import load
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters import model
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import Drafter, Limits, Request, Target, TargetInfo, TreePolicy
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import POLICIES, create_drafter, create_policy, create_verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
+from edgedec.runtime.session.session import Session
 
 __all__ = ["BEYOND", "BoardHost", "Method", "Script", "ScriptWriter", "Text", "script"]
 

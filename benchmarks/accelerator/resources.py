@@ -27,7 +27,7 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import Any
 
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 if find_spec("amaranth") is None:
     sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")

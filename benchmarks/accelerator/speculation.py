@@ -37,7 +37,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 if find_spec("amaranth") is None:
     sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")
@@ -60,13 +60,13 @@ from benchmarks.support.shapes import BITNET_073B
 from edgedec import demo
 from edgedec.board import Board
 from edgedec.boards import board_names, find_board
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, progress
 from edgedec.errors import EdgedecError, UnsupportedError, UsageError
 from edgedec.plugins import names
 from edgedec.progress import Progress
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import DRAFTERS
+from edgedec.runtime.planning.speculation import DRAFTERS
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import open_target
 
 PROMPTS, TOKENS = 3, 128

@@ -37,7 +37,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 if find_spec("amaranth") is None:
     sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")

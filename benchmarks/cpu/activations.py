@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.families import build_graph
 from edgedec.reference.float_profile.model import ReferenceModel

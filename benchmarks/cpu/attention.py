@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedec.graph import KvState
+from edgedec.graph.graph import KvState
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of, kv_bytes
-from edgedec.ort import onnxruntime as ort
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.operator import usable

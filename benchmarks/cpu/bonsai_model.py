@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.support.shapes import BONSAI_17B
 from edgedec import demo
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.families import build_graph
-from edgedec.manifest import Tokens
 from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.schemes import FloatScheme, TernaryScheme

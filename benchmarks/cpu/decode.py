@@ -57,10 +57,10 @@ from benchmarks.cpu.rounds import (
 from benchmarks.cpu.stream import MemoryStream
 from benchmarks.peers import llama_cpp
 from edgedec import __version__
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.ort import onnxruntime as ort
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.progress import Progress
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.targets import check_kv_bits, target_module

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.install_hint import install_again
+from edgedec.host.install_hint import install_again
 from edgedec.onnx.grid_layout import TILE_ROWS, grid_layout
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.grid import grid_matmul, pack_grid

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.embedded import bundle_folder
 from edgedec.cli.console import print_json, print_table
-from edgedec.embedded import bundle_folder
 from edgedec.errors import DeviceError
 from edgedec.runtime.gpu.device import chosen_adapter
 from edgedec.runtime.gpu.program import GpuProgram

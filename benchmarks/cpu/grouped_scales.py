@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cpu.folded_planes import MEMORY_BYTES, SHAPE, seconds_of
-from edgedec.install_hint import install_again
+from edgedec.host.install_hint import install_again
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import anonymous
 from edgedec.runtime.kernels.operator import usable

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.install_hint import install_again
+from edgedec.host.install_hint import install_again
 from edgedec.runtime.kernels import CODE_PATHS, Kernels
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.kernels.rows import hadamard

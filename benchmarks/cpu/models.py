@@ -10,9 +10,9 @@ from typing import Any
 from benchmarks.cpu import bonsai_model
 from benchmarks.peers import llama_cpp
 from benchmarks.support import shapes
-from edgedec import manifest
+from edgedec.bundle import manifest
 from edgedec.cli.console import progress
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 
 __all__ = ["BITNET", "BONSAI", "CONFIGS", "Models", "make_models", "peer_kinds"]
 

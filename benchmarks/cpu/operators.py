@@ -33,11 +33,11 @@ from unittest.mock import patch
 from benchmarks.cpu.models import make_models
 from benchmarks.cpu.rounds import PAST, PREFILL_ROWS, PROMPT, OurRun
 from benchmarks.cpu.stream import MemoryStream
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.environment import FUSED
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.ops import Linear
+from edgedec.graph.ops import Linear
 from edgedec.runtime.kernels.session import KernelSession
 from edgedec.runtime.targets import _cpu
 from edgedec.runtime.targets._cpu_weights import resident_bytes

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.bundle import Bundle
-from edgedec.heap import trim_heap
-from edgedec.memory import MemoryMeter
+from edgedec.bundle.bundle import Bundle
+from edgedec.memory.heap import trim_heap
+from edgedec.memory.memory import MemoryMeter
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.open_run import import_first_start
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass, State, Target
 from edgedec.runtime.run_settings import RunSettings
+from edgedec.runtime.session.open_run import import_first_start
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._cpu import CpuTarget
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.support.shapes import token_ids
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.progress import Progress, silent
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target

@@ -45,15 +45,15 @@ from benchmarks.speculation.drafters_runs import SpeculationBench, TextRun
 from benchmarks.speculation.padded_model import PromptTask, choose, padded_bundle
 from benchmarks.support.prompts import KINDS, read_prompts, shared_prompts
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.memory import format_bytes, parse_bytes
+from edgedec.memory.memory import format_bytes, parse_bytes
 from edgedec.progress import Progress
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
+from edgedec.runtime.planning.speculation import SpecConfig, create_drafter
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig, create_drafter
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import target_module
 from edgedec.runtime.targets._cpu import CpuTarget
 

@@ -16,7 +16,7 @@ import random
 import sys
 import time
 
-from edgedec.cgroups import cgroup_limits
+from edgedec.memory.cgroups import cgroup_limits
 
 __all__ = ["room_now"]
 

@@ -5,7 +5,7 @@
 It takes about ten minutes on two quiet cores. The speeds alone take three minutes; they need quiet cores.
 
 Ceiling: each line is a separate process that fills its context several times: greedily, with drawn tokens, and with
-proposals that are all wrong (budget_child.py). Charged bytes, which edgedec/memory.py defines, are read from the session's
+proposals that are all wrong (budget_child.py). Charged bytes, which edgedec/memory defines, are read from the session's
 meter and compared with the kernel's VmHWM. A line holds if both are within the budget and within the plan, or if the plan
 was refused before anything was loaded. Speed does not affect peaks, so --jobs lines may run at a time on a busy machine.
 
@@ -40,14 +40,14 @@ from benchmarks.memory import budget_speed
 from benchmarks.memory.budget_child import BudgetRun
 from benchmarks.speculation.padded_model import padded_bundle
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
-from edgedec.memory import MemoryMeter
-from edgedec.paths import cache_folder
-from edgedec.runtime.planning import make_plan
+from edgedec.host.paths import cache_folder
+from edgedec.memory.memory import MemoryMeter
+from edgedec.runtime.planning.planning import make_plan
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.speculation import SpecConfig
 
 DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model", "auto")
 WITH_MODEL = ("model", "auto")

@@ -24,19 +24,19 @@ from typing import Any
 import numpy as np
 
 from edgedec.errors import BudgetError, EdgedecError
-from edgedec.heap import trim_heap
-from edgedec.memory import mapped_bytes
+from edgedec.memory.heap import trim_heap
+from edgedec.memory.memory import mapped_bytes
 from edgedec.runtime import kernels as kernels_module
 from edgedec.runtime.capabilities import SnapshotState
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.recipe import LIBRARY
-from edgedec.runtime.open_run import import_first_start, import_plugins
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import I32, Draft, Limits, Outcome, Sparse, TokenTree, TreePolicy
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.open_run import import_first_start, import_plugins
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import target_module
 
 __all__ = ["BudgetRun", "HighWater", "WrongDraft", "run"]

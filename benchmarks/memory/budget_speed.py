@@ -10,17 +10,17 @@ from typing import Any
 
 from benchmarks.speculation.padded_model import PromptTask, choose
 from benchmarks.support.prompts import read_prompts, shared_prompts
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
-from edgedec.memory import WEIGHT_ITEMS, Plan, phases
+from edgedec.memory.memory import WEIGHT_ITEMS, Plan, phases
 from edgedec.progress import Progress
 from edgedec.runtime.measure.perplexity import perplexity
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
 

@@ -34,30 +34,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import weights_sha256, write_calibrated
 from edgedec.cli.console import note, print_table
 from edgedec.errors import ToolError, UsageError
 from edgedec.families import build_graph
-from edgedec.graph import KvState
-from edgedec.install_hint import install_extra
-from edgedec.kv_policies._selecting import SelectingPolicy
-from edgedec.kv_policies.duo import DuoPolicy
-from edgedec.kv_policies.nosa import NosaPolicy
-from edgedec.kv_policies.shadowkv import ShadowKvPolicy
-from edgedec.kv_policy import KvPolicy, policy_kinds, read_policy
-from edgedec.low_rank import KeyBasis
-from edgedec.memory import format_bytes
+from edgedec.graph.graph import KvState
+from edgedec.graph.low_rank import KeyBasis
+from edgedec.graph.selection import Selection
+from edgedec.host.install_hint import install_extra
+from edgedec.kv.policies._selecting import SelectingPolicy
+from edgedec.kv.policies.duo import DuoPolicy
+from edgedec.kv.policies.nosa import NosaPolicy
+from edgedec.kv.policies.shadowkv import ShadowKvPolicy
+from edgedec.kv.policy import KvPolicy, policy_kinds, read_policy
+from edgedec.memory.memory import format_bytes
 from edgedec.quantize.calibration import cut_windows
 from edgedec.quantize.demo_pair.check import is_right
 from edgedec.quantize.demo_pair.data import HELD_OUT_SEED
 from edgedec.quantize.demo_pair.recall import look_back
 from edgedec.quantize.demo_pair.talk import Turn
 from edgedec.runtime.measure.perplexity import perplexity
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets._cpu import CpuTarget
-from edgedec.selection import Selection
 
 _SEEDS = HELD_OUT_SEED + (1 << 27)  # the first seed of the conversations, apart from those of calibrations
 _GREEDY = SamplingConfig(temperature=0)

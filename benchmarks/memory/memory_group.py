@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from edgedec.cgroups import read_count
 from edgedec.errors import DeviceError
+from edgedec.memory.cgroups import read_count
 
 __all__ = ["MemoryGroup"]
 

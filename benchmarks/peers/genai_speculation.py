@@ -9,10 +9,10 @@ from pathlib import Path
 
 from benchmarks.peers import genai_model
 from benchmarks.peers.text_writer import Peer, PeerWriter
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import ToolError
-from edgedec.ort import onnxruntime as ort
-from edgedec.paths import cache_folder
+from edgedec.host.ort import onnxruntime as ort
+from edgedec.host.paths import cache_folder
 from edgedec.progress import Progress, silent
 
 __all__ = ["open_genai"]

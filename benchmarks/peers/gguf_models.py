@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.ops import Embed, RmsNorm
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Embed, RmsNorm
 from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.gguf.file import (
     BF16,

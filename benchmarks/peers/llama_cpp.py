@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.support.compile import compile_cached
-from edgedec.atomic import new_file, new_folder
+from edgedec.bundle.atomic import new_file, new_folder
 from edgedec.errors import DeviceError, ToolError
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.runtime.kernels.recipe import find_compiler
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from benchmarks.peers import gguf_models, llama_cpp
 from benchmarks.peers.text_writer import Peer, PeerWriter
 from benchmarks.support.compile import compile_cached
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import ToolError
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 from edgedec.progress import Progress, silent
 
 __all__ = ["open_llama"]

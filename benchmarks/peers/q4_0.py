@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
 from edgedec.schemes import Int4Scheme
 
 __all__ = ["q4_0_parts", "write_q4_0_bundle"]

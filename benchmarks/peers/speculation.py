@@ -17,7 +17,7 @@ from benchmarks.peers.llama_speculation import open_llama
 from benchmarks.peers.text_writer import Peer, PeerText
 from benchmarks.speculation.padded_model import PromptTask, padded_bundle
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import print_table
 from edgedec.errors import EdgedecError
 from edgedec.progress import Progress, silent

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as Vocabulary
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.quantize.calibration import float_perplexity
 from edgedec.quantize.demo_pair import exam as checks
@@ -43,8 +43,8 @@ from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.protocols import Pass
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 
 WINDOW = 512
 PROMPTS, NEW_TOKENS, ANSWER_TOKENS = 100, 256, 400

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.q4_0 import write_q4_0_bundle
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.quantize.calibration import float_perplexity, sample_ids
 from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantize, tensor_loader
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.measure.perplexity import perplexity
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer

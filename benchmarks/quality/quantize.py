@@ -44,10 +44,10 @@ from benchmarks.quality.quantize_checkpoints import (
 from benchmarks.quality.quantize_peer import PeerRun, check_converter, run_peer
 from benchmarks.support.process_tree import TreeRun, run_tree
 from edgedec import __version__
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import TernaryWeight
 from edgedec.workers import pool_names

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.families import build_graph
 from edgedec.progress import Progress, silent

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.peers.llama_cpp import LlamaCpp
 from benchmarks.support.process_tree import TreeRun, run_tree
 from edgedec.errors import ToolError
-from edgedec.install_hint import pip_install
+from edgedec.host.install_hint import pip_install
 
 __all__ = ["PeerRun", "check_converter", "run_peer"]
 

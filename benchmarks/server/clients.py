@@ -39,11 +39,11 @@ from benchmarks.peers import gguf_models, llama_cpp
 from benchmarks.server.server_process import HOST, ServerProcess
 from benchmarks.speculation.padded_model import padded_bundle
 from edgedec import __version__, demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import progress
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.paths import cache_folder
-from edgedec.runtime.session import Session
+from edgedec.host.paths import cache_folder
+from edgedec.runtime.session.session import Session
 
 PROMPT = 64  # ids of a prompt
 PEER, PLAIN, GUESSING = "llama-server", "edgedec", "edgedec, ngram"

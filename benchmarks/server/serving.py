@@ -36,13 +36,13 @@ import numpy as np
 from benchmarks.speculation.padded_model import padded_bundle
 from benchmarks.support.prompts import prepare, read_prompts
 from edgedec import demo
-from edgedec.runtime.answer import AnswerStream
 from edgedec.runtime.drafting import together
 from edgedec.runtime.engine import engine
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import I32, Drafting, Pass, State, Ticket
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import AnswerStream
+from edgedec.runtime.session.session import Session
 
 GREEDY = SamplingConfig(temperature=0)
 COUNTS = (1, 2, 4, 8)

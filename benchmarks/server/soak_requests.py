@@ -8,8 +8,8 @@ from typing import Any
 
 from edgedec import demo
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 
 __all__ = ["CONTEXT", "KV_BITS", "requests", "texts_alone"]
 

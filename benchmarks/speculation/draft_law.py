@@ -22,11 +22,11 @@ from pathlib import Path
 
 from edgedec import demo
 from edgedec.api import quantize_checkpoint
-from edgedec.atomic import new_file
-from edgedec.bundle import Bundle
-from edgedec.runtime.draft_advice import parameter_count
+from edgedec.bundle.atomic import new_file
+from edgedec.bundle.bundle import Bundle
 from edgedec.runtime.measure.acceptance import MOST_TOKENS, PAST, measure_acceptance, read_texts
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.planning.draft_advice import parameter_count
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["RECIPE", "SHAPES", "TEMPERATURE", "measure", "shape_options"]

@@ -48,14 +48,14 @@ from benchmarks.speculation.drafters_runs import SpeculationBench, TextRun
 from benchmarks.speculation.padded_model import PromptChoice, PromptTask, choose, padded_bundle
 from benchmarks.support.prompts import KINDS, read_prompts, shared_prompts
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, progress
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.plugins import names
 from edgedec.progress import Progress
+from edgedec.runtime.planning.speculation import DRAFTERS, SpecConfig, create_drafter
 from edgedec.runtime.protocols import Drafter
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import DRAFTERS, SpecConfig, create_drafter
+from edgedec.runtime.session.session import Session
 
 PROMPTS, TOKENS = 5, 128
 QUICK_PROMPTS, QUICK_TOKENS, QUICK_DRAFTERS = 1, 64, ("copy", "model", "auto")

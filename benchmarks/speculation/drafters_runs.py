@@ -19,6 +19,7 @@ from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.rounds import RoundSeconds
+from edgedec.runtime.planning.speculation import create_drafter
 from edgedec.runtime.protocols import (
     I32,
     Bytes,
@@ -32,9 +33,8 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     TokenTree,
 )
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import create_drafter
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["PaddedDrafter", "SpeculationBench", "TextRun"]

@@ -45,10 +45,10 @@ from edgedec.runtime import loop
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.rounds import RoundSeconds
 from edgedec.runtime.loop.rounds import RoundsCall
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Target
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._pass_arrays import PassArrays
 

@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.speculation.verifiers import accepted, rows_of
 from edgedec import demo
 from edgedec.runtime.protocols import F32, I32
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
+from edgedec.runtime.session.session import Session
 
 __all__ = ["measure", "written"]
 

@@ -9,8 +9,8 @@ from benchmarks.support.prompts import KINDS, LOOPS_FROM, Prompt, prepare, repea
 from edgedec.demo.padded import padded_bundle
 from edgedec.progress import Progress, silent
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 
 __all__ = ["PromptChoice", "PromptTask", "choose", "padded_bundle"]
 

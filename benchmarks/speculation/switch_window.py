@@ -21,9 +21,9 @@ from edgedec import demo
 from edgedec.cli.console import print_table
 from edgedec.errors import UsageError
 from edgedec.runtime.decoders.switch import SwitchConfig, SwitchDecoder
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 
 __all__ = ["AtShare", "at_share", "measure"]
 

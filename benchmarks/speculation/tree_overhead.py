@@ -20,8 +20,8 @@ import numpy as np
 
 from edgedec.plugins import load, names
 from edgedec.runtime.drafting import alone
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, Draft, Limits, Outcome, Sparse, TokenTree, TreePolicy
+from edgedec.runtime.sampling.position_random import PositionRandom
 
 ROUNDS = 20
 TEXT = np.arange(100, dtype=np.int32)

@@ -34,10 +34,10 @@ from numpy.typing import NDArray
 from benchmarks.speculation import verifiers_matched as matched
 from benchmarks.speculation.padded_model import padded_bundle
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.runtime.coupling import SHARED
 from edgedec.runtime.protocols import F32, I32, Limits, Pass
-from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
 

@@ -22,13 +22,13 @@ from itertools import count
 import numpy as np
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import names
 from edgedec.progress import Progress, silent
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafting import alone
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import VERIFIERS, create_drafter, create_verifier, verifier_traits
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -45,8 +45,8 @@ from edgedec.runtime.protocols import (
     TreeSize,
     Verifier,
 )
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import VERIFIERS, create_drafter, create_verifier, verifier_traits
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.trees._growth import Growth

@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import ToolError
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 from edgedec.runtime.kernels.recipe import find_compiler
 
 __all__ = ["compile_cached"]

@@ -31,8 +31,8 @@ from edgedec.environment import SHARED_DATA
 from edgedec.errors import UsageError
 from edgedec.quantize.demo_pair.world import repeated_share
 from edgedec.runtime.measure.choices import read_items
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 
 __all__ = [
     "KINDS",

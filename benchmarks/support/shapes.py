@@ -16,10 +16,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.atomic import new_file
-from edgedec.bundle import BundleWriter
+from edgedec.bundle.atomic import new_file
+from edgedec.bundle.bundle import BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.families import build_graph
-from edgedec.manifest import Tokens
 from edgedec.progress import Progress, silent
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme

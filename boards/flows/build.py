@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from edgedec import __version__, boards, hw
-from edgedec.atomic import check_folder, check_room, new_file, new_folder
 from edgedec.board import RESOURCES, Board
 from edgedec.boards.flows.check import check_build
 from edgedec.boards.flows.interface import BoardDesign, Built, Flow, find_flow, flow_names
 from edgedec.boards.flows.report import report
 from edgedec.boards.flows.report_page import report_page
+from edgedec.bundle.atomic import check_folder, check_room, new_file, new_folder
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program

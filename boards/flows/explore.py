@@ -15,7 +15,7 @@ from edgedec.board import Board
 from edgedec.boards.flows.check import is_possible
 from edgedec.boards.flows.interface import find_flow
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 from edgedec.hw.compiler.choose import lowered, shape_of
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.lowering import Lowering

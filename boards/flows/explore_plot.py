@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgedec.atomic import new_file
 from edgedec.boards.flows.explore import FRONTS, Exploration
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import ToolError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 __all__ = ["write_plot"]
 

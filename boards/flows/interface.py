@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from edgedec.board import FAMILIES, Board
 from edgedec.errors import UnsupportedError, UsageError
+from edgedec.host.spelling import did_you_mean
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.plugins import load, names
 from edgedec.progress import Progress
-from edgedec.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from edgedec.hw.compiler.program import Program

@@ -11,7 +11,7 @@ from edgedec.cli._plot import Panel
 from edgedec.cli.console import print_table
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.runtime.measure.choices import ChoiceScore, Tally
     from edgedec.runtime.measure.perplexity import Score
 
@@ -57,7 +57,7 @@ class Result:
     @property
     def size_bytes(self) -> int:
         """Size on disk in bytes, including tokenizer and manifest."""
-        from edgedec.manifest import MANIFEST
+        from edgedec.bundle.manifest import MANIFEST
 
         return sum(self.bundle.file_bytes.values()) + (self.bundle.path / MANIFEST).stat().st_size
 
@@ -172,7 +172,7 @@ def _print_categories(tallies: Mapping[str, Tally]) -> None:
 
 def print_comparison(results: Sequence[Result]) -> None:
     """Print a row for each bundle, and notes that explain the table."""
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     data = compare(results)
     by = data["compared_by"]

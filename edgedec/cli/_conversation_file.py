@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.cli.console import read_text
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.conversation import Turn
+from edgedec.runtime.session.conversation import Turn
 
 __all__ = ["SavedConversation", "load_conversation", "save_conversation"]
 

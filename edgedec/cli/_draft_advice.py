@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgedec.bundle.embedded import EMBEDDED
 from edgedec.cli.console import print_json, progress, read_text
 from edgedec.cli.options import resolve_model
-from edgedec.embedded import EMBEDDED
 from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.cli.run_options import PlanOptions
-    from edgedec.runtime.draft_advice import Candidate, DraftAdvice
-    from edgedec.runtime.draft_law import DraftLaw, MeasuredDraft
+    from edgedec.runtime.planning.draft_advice import Candidate, DraftAdvice
+    from edgedec.runtime.planning.draft_law import DraftLaw, MeasuredDraft
 
 __all__ = ["Fit", "advise", "chart", "report"]
 
@@ -50,8 +50,8 @@ class Fit:
 def advise(options: PlanOptions, *, drafts: Sequence[str], text: Path | None, plot: Path | None, json: bool) -> None:
     """Carry out ``--advise-draft``."""
     from edgedec.cli._plot import check_plot
-    from edgedec.runtime.draft_advice import advise_draft
-    from edgedec.runtime.model_folder import open_model
+    from edgedec.runtime.planning.draft_advice import advise_draft
+    from edgedec.runtime.session.model_folder import open_model
 
     if (
         options.spec_type not in ("none", "model")
@@ -86,7 +86,7 @@ def advise(options: PlanOptions, *, drafts: Sequence[str], text: Path | None, pl
 
 def _kind(options: PlanOptions) -> str:
     """Return which measured acceptance is the verifier's: of guesses that are ``chosen``, or ``drawn``."""
-    from edgedec.runtime.speculation import SpecConfig, verifier_traits
+    from edgedec.runtime.planning.speculation import SpecConfig, verifier_traits
 
     traits = verifier_traits(SpecConfig(verifier=options.verifier).verifier)
     return "drawn" if traits.children == "drawn" else "chosen"
@@ -95,7 +95,7 @@ def _kind(options: PlanOptions) -> str:
 def _kept(kind: str) -> Fit:
     """Return the fit of the measurements that edgedec comes with."""
     from edgedec import demo
-    from edgedec.runtime.draft_law import MeasuredDraft
+    from edgedec.runtime.planning.draft_law import MeasuredDraft
 
     data = json_module.loads(demo.DRAFTS.read_text("utf-8"))
     drafts = [
@@ -116,11 +116,11 @@ def _kept(kind: str) -> Fit:
 def _measured(model: str, target: Bundle, names: Sequence[str], text: Path | None, kind: str) -> Fit:
     """Measure the drafts that the user gives, and return their fit."""
     from edgedec import demo
-    from edgedec.bundle import Bundle
-    from edgedec.runtime.draft_advice import parameter_count
-    from edgedec.runtime.draft_law import LEAST_DRAFTS, MeasuredDraft
+    from edgedec.bundle.bundle import Bundle
     from edgedec.runtime.measure.acceptance import measure_acceptance, read_texts, write_texts
-    from edgedec.runtime.sampling import SamplingConfig
+    from edgedec.runtime.planning.draft_advice import parameter_count
+    from edgedec.runtime.planning.draft_law import LEAST_DRAFTS, MeasuredDraft
+    from edgedec.runtime.sampling.sampling import SamplingConfig
     from edgedec.runtime.text.tokenizer import Tokenizer
 
     if len(names) < LEAST_DRAFTS:
@@ -163,7 +163,7 @@ def _fit(
     positions: int,
     text: str,
 ) -> Fit:
-    from edgedec.runtime.draft_law import fit_law, left_out
+    from edgedec.runtime.planning.draft_law import fit_law, left_out
 
     drafts = sorted(drafts, key=lambda draft: draft.parameters)
     return Fit(
@@ -197,7 +197,7 @@ def as_json(fit: Fit, advice: DraftAdvice) -> dict[str, Any]:
 
 def report(fit: Fit, advice: DraftAdvice, options: PlanOptions) -> list[str]:
     """Return the lines of the report."""
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     law = fit.law
     lines = [
@@ -240,7 +240,7 @@ def report(fit: Fit, advice: DraftAdvice, options: PlanOptions) -> list[str]:
 
 def _row(candidate: Candidate) -> str:
     """Return the line of a candidate."""
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     line = f"  {candidate.hidden_size:6}   {candidate.parameters:>10,}   {candidate.acceptance:8.3f}   "
     size = format_bytes(candidate.total_bytes)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgedec.runtime.draft_law import DraftLaw, MeasuredDraft
+    from edgedec.runtime.planning.draft_law import DraftLaw, MeasuredDraft
 
 __all__ = ["write_draft_plot"]
 
@@ -26,7 +26,7 @@ def write_draft_plot(path: Path, drafts: Sequence[MeasuredDraft], law: DraftLaw)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from edgedec.atomic import new_file
+    from edgedec.bundle.atomic import new_file
 
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     FigureCanvasAgg(figure)

@@ -16,7 +16,7 @@ from edgedec.errors import ToolError, UsageError
 if TYPE_CHECKING:
     from edgedec.board import Board
     from edgedec.boards.flows.explore import Exploration, Point
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
 
 __all__ = ["run_explore"]
 
@@ -191,8 +191,8 @@ def _worth(exploration: Exploration, front: str) -> list[int]:
 
 def _write(folder: Path, exploration: Exploration, data: dict[str, Any]) -> None:
     """Write explore.json, explore.csv and explore.svg, each completely or not at all."""
-    from edgedec.atomic import new_file
     from edgedec.boards.flows.explore_plot import write_plot
+    from edgedec.bundle.atomic import new_file
 
     Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
     with new_file(folder / "explore.json") as partial:

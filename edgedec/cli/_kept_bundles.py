@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from edgedec.bundle import Bundle
-from edgedec.embedded import EMBEDDED
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.embedded import EMBEDDED
+from edgedec.bundle.manifest import MANIFEST, MAX_MANIFEST_BYTES, TEMPLATE, TOKENIZER, WEIGHTS
+from edgedec.bundle.missing import spelling_of_path
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.manifest import MANIFEST, MAX_MANIFEST_BYTES, TEMPLATE, TOKENIZER, WEIGHTS
-from edgedec.missing import spelling_of_path
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 
 __all__ = ["KeptBundle", "bundles_in", "cached_bundles", "foreign_files", "kept_figures", "processes_using"]
 

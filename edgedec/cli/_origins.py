@@ -15,7 +15,7 @@ from edgedec.cli._spelling_check import check_options
 from edgedec.cli._values import check_typed, plain_message
 from edgedec.environment import PREFIX, VARIABLES
 from edgedec.errors import UsageError
-from edgedec.spelling import did_you_mean
+from edgedec.host.spelling import did_you_mean
 
 __all__ = ["FILES", "OriginCommand", "check_variables", "flags_used", "named_by_variable"]
 

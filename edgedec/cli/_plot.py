@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedec.errors import ToolError, UsageError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 __all__ = ["Panel", "check_plot", "write_plot"]
 
@@ -71,7 +71,7 @@ def write_plot(path: Path, names: Sequence[str], size_bytes: Sequence[int], pane
     from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
-    from edgedec.atomic import new_file
+    from edgedec.bundle.atomic import new_file
 
     names = [name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}" for name in names]
     columns = 1 if max(map(len, names)) > 28 * len(panels) else 2

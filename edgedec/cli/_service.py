@@ -16,7 +16,7 @@ import typer
 from edgedec.cli._origins import flags_used
 from edgedec.cli.console import notes_to
 from edgedec.errors import UsageError
-from edgedec.spelling import must_be_one_of
+from edgedec.host.spelling import must_be_one_of
 
 if TYPE_CHECKING:
     from edgedec.runtime.server.request_log import LogFormat, RequestLog

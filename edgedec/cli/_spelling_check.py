@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from edgedec.cli._other_programs import command_instead, option_elsewhere
 from edgedec.errors import UsageError
-from edgedec.spelling import did_you_mean, nearest
+from edgedec.host.spelling import did_you_mean, nearest
 
 __all__ = ["SpelledGroup", "check_options"]
 

@@ -15,13 +15,13 @@ from edgedec.cli._message_input import MessageInput
 from edgedec.cli.console import counted, note, progress, write
 from edgedec.cli.generate import figures, text_writer
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.spelling import did_you_mean
+from edgedec.host.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from edgedec.cli.run_options import TextOptions
-    from edgedec.runtime.answer import Answer
-    from edgedec.runtime.conversation import Conversation
-    from edgedec.runtime.sampling import SamplingConfig
+    from edgedec.runtime.sampling.sampling import SamplingConfig
+    from edgedec.runtime.session.answer import Answer
+    from edgedec.runtime.session.conversation import Conversation
 
 __all__ = ["Talk"]
 

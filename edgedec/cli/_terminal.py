@@ -74,7 +74,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _config(model: str, board: str, configuration: str) -> AcceleratorConfig:
     """Return the configuration that a command with ``--device uart:`` uses."""
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.cli._accelerator import accelerator_options
     from edgedec.runtime.accelerator.model import chosen_config
 

@@ -43,10 +43,10 @@ def batch(
     Each text is the one that ``generate`` writes. A run that was ended goes on where it was if the same command is given
     again.
     """
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.cli.options import resolve_model
-    from edgedec.runtime.batch import BatchDefaults, journal_path, read_batch, run_batch
-    from edgedec.runtime.model_folder import open_model
+    from edgedec.runtime.session.batch import BatchDefaults, journal_path, read_batch, run_batch
+    from edgedec.runtime.session.model_folder import open_model
 
     defaults = BatchDefaults(
         n_predict=writing.n_predict, sampling=writing.sampling(), stop=writing.stop, ignore_eos=writing.ignore_eos

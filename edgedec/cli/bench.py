@@ -26,21 +26,21 @@ from edgedec.cli.options import (
 )
 from edgedec.cli.run_options import PlanOptions
 from edgedec.errors import BundleError, UnsupportedError, UsageError
-from edgedec.spelling import did_you_mean
+from edgedec.host.spelling import did_you_mean
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.runtime.measure.guesses import GuessResult
-    from edgedec.runtime.speculation import SpecConfig
+    from edgedec.runtime.planning.speculation import SpecConfig
 
 __all__ = ["bench"]
 
 
 def _random_bundle(shape: str, method: str) -> Bundle:
     """Return a bundle with random weights of a named shape, kept in the cache folder. Speed depends on the shape alone."""
-    from edgedec.bundle import Bundle
-    from edgedec.manifest import MANIFEST, VERSION
-    from edgedec.paths import cache_folder, clear_cached
+    from edgedec.bundle.bundle import Bundle
+    from edgedec.bundle.manifest import MANIFEST, VERSION
+    from edgedec.host.paths import cache_folder, clear_cached
     from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 
     folder = cache_folder() / "bench"
@@ -107,10 +107,10 @@ def bench(
         ).spec()
     elif verifier != "match":
         raise UsageError(f"--verifier {verifier} is for guesses: give a drafter with --spec-type")
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.calibrated_bundle import AUTO, FULL, policy_name, with_policy
     from edgedec.quantize.synthetic.random_bundle import SHAPES
-    from edgedec.runtime.cores import physical_cores
+    from edgedec.runtime.base.cores import physical_cores
     from edgedec.runtime.measure.guesses import bench_guesses
     from edgedec.runtime.measure.speed import bench as measure
 

@@ -13,13 +13,13 @@ from edgedec.cli._origins import flags_used
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import FormerPool, Json, Model, Pool, Verbose, line_command, option, pool_option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 if TYPE_CHECKING:
     from edgedec.board import Board
     from edgedec.boards.flows.build import BuildResult, Synthesis
     from edgedec.boards.flows.interface import Built
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.hw.compiler.program import Program
     from edgedec.hw.config import AcceleratorConfig
 
@@ -100,7 +100,7 @@ def build_bitstream(
     from edgedec.boards.flows.check import check_build
     from edgedec.boards.flows.interface import find_flow
     from edgedec.boards.flows.load import find_loader, load_bitstream
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
 
     target = find_board(board)
     target = find_flow(target, flow).adapt_board(target)

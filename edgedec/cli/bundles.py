@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.bundle.embedded import EMBEDDED
 from edgedec.cli.console import counted, note, print_json, print_table
 from edgedec.cli.options import Json, Verbose, option
-from edgedec.embedded import EMBEDDED
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.spelling import did_you_mean
+from edgedec.host.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from edgedec.cli._kept_bundles import KeptBundle
@@ -36,7 +36,7 @@ def list_bundles(
 ) -> None:
     """List the embedded models, and the bundles in the cache folder."""
     from edgedec.cli._kept_bundles import bundles_in, cached_bundles
-    from edgedec.paths import cache_folder
+    from edgedec.host.paths import cache_folder
 
     found = [bundle for one in folder or () for bundle in bundles_in(one)]
     found = [*cached_bundles(), *found]
@@ -65,7 +65,7 @@ def remove(
     An embedded model is made again when it is used. Folders elsewhere are never removed.
     """
     from edgedec.cli._kept_bundles import cached_bundles, kept_figures
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     chosen = _chosen(names, cached_bundles())
     total = sum(bundle.size_bytes for bundle in chosen)
@@ -186,7 +186,7 @@ def _as_json(bundle: KeptBundle) -> dict[str, Any]:
 
 
 def _print(found: Sequence[KeptBundle], not_made: Sequence[str]) -> None:
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     rows = [("name", "method", "size", "changed", "where")]
     for bundle in found:

@@ -12,11 +12,11 @@ from edgedec.cli._origins import flags_used
 from edgedec.cli.console import print_json, print_table, progress
 from edgedec.cli.options import Json, Model, Threads, Verbose, option, resolve_model
 from edgedec.errors import ToolError, UsageError
-from edgedec.install_hint import install_extra
-from edgedec.spelling import must_be_one_of
+from edgedec.host.install_hint import install_extra
+from edgedec.host.spelling import must_be_one_of
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.progress import Progress
     from edgedec.quantize.kv_calibration.double_sparsity import SelectionOptions, SelectionReport
     from edgedec.quantize.kv_calibration.duo import DuoReport
@@ -135,7 +135,7 @@ def calibrate_kv(
             raise UsageError(f"--{name.replace('_', '-')} is for --kind {others}, not {kind}; leave it out")
     if threshold is not None and flags_used(ctx, "share"):
         raise UsageError("--share and --threshold both choose the heads; leave one of them out")
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
 
     bundle = Bundle.open(resolve_model(model))
     if find_spec("torch") is None:

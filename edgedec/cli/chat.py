@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+from edgedec.bundle.embedded import ABOUT
 from edgedec.cli._talk import Talk
 from edgedec.cli.console import note, read_text
 from edgedec.cli.conversation_options import ConversationOptions
 from edgedec.cli.generate import note_narrowed
 from edgedec.cli.options import SanitizeControlTokens, Verbose, option
 from edgedec.cli.run_options import RunOptions, TextOptions, command_line
-from edgedec.embedded import ABOUT
 from edgedec.errors import UsageError
 
 __all__ = ["chat"]

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from edgedec.bundle.embedded import EMBEDDED
 from edgedec.cli._completion import CompletedCommand, CompletedOption, CompletedValue
-from edgedec.embedded import EMBEDDED
 from edgedec.errors import UsageError
+from edgedec.host.spelling import must_be_one_of
 from edgedec.plugins import names
 from edgedec.quantize.methods import METHODS
-from edgedec.spelling import must_be_one_of
 
 __all__ = ["commands", "completion"]
 
@@ -44,7 +44,7 @@ def words() -> dict[str, tuple[str, ...]]:
     from edgedec.boards import board_names
 
     boards = tuple(board_names())
-    policies = tuple(name.replace("_", "-") for name in names("edgedec.kv_policies"))
+    policies = tuple(name.replace("_", "-") for name in names("edgedec.kv.policies"))
     return {
         "--device": _DEVICES,
         "distil --device": ("auto", "cpu", "cuda"),

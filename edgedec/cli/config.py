@@ -15,8 +15,8 @@ import typer
 from edgedec.cli._origins import FILES
 from edgedec.cli._values import plain_message
 from edgedec.errors import UsageError
-from edgedec.paths import config_folder
-from edgedec.spelling import did_you_mean
+from edgedec.host.paths import config_folder
+from edgedec.host.spelling import did_you_mean
 
 __all__ = ["config_files", "load_defaults"]
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
+from edgedec.bundle.file_kinds import identify
+from edgedec.bundle.missing import spelling_of_path
 from edgedec.errors import UsageError
-from edgedec.file_kinds import identify
-from edgedec.missing import spelling_of_path
+from edgedec.host.rate_limit import RateLimitedLog
 from edgedec.progress import LINE_INTERVAL_S, Progress, ProgressLines, remaining
-from edgedec.rate_limit import RateLimitedLog
 
 __all__ = [
     "counted",

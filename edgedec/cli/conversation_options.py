@@ -11,8 +11,8 @@ from edgedec.cli.options import option
 from edgedec.errors import BundleError, EdgedecError, UsageError
 
 if TYPE_CHECKING:
-    from edgedec.runtime.conversation import Conversation
-    from edgedec.runtime.session import Session
+    from edgedec.runtime.session.conversation import Conversation
+    from edgedec.runtime.session.session import Session
 
 __all__ = ["ConversationOptions", "TemplateOptions"]
 
@@ -103,7 +103,7 @@ class ConversationOptions(TemplateOptions):
         Raises:
             UsageError: an option is wrong, or the template refuses the system message, as it would with every message.
         """
-        from edgedec.runtime.conversation import Conversation
+        from edgedec.runtime.session.conversation import Conversation
 
         system, template = self.system_message(), self.template()
         conversation = Conversation(session, system=system, shift=shift, sanitize=sanitize, template=template)

@@ -12,7 +12,7 @@ import typer
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Threads, Verbose, option
 from edgedec.errors import ToolError, UsageError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from edgedec.progress import silent
 
 __all__ = ["distil"]

@@ -18,7 +18,14 @@ from edgedec.cli.console import print_json
 from edgedec.cli.options import Json, Verbose
 from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError, ToolError
-from edgedec.install_hint import install_again, install_extra, install_package, is_installed, pip_install, pip_uninstall
+from edgedec.host.install_hint import (
+    install_again,
+    install_extra,
+    install_package,
+    is_installed,
+    pip_install,
+    pip_uninstall,
+)
 
 __all__ = ["MachineCheck", "checks", "doctor"]
 
@@ -98,7 +105,7 @@ def _optional_packages() -> Iterator[MachineCheck]:
 def _providers() -> MachineCheck:
     name = "onnxruntime providers"
     try:
-        from edgedec.ort import onnxruntime as ort
+        from edgedec.host.ort import onnxruntime as ort
     except Exception as error:  # a broken shared library can raise any exception
         return MachineCheck(
             name=name,
@@ -114,7 +121,7 @@ def _providers() -> MachineCheck:
 
 
 def _cpu() -> MachineCheck:
-    from edgedec.runtime.cores import physical_cores
+    from edgedec.runtime.base.cores import physical_cores
 
     try:
         flags = set(Path("/proc/cpuinfo").read_text().split())
@@ -157,8 +164,8 @@ def _int8_products() -> MachineCheck:
 
 
 def _memory() -> MachineCheck:
-    from edgedec.memory import format_bytes
-    from edgedec.memory_budget import find_budget
+    from edgedec.memory.budget import find_budget
+    from edgedec.memory.memory import format_bytes
 
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     detail, budget = f"{format_bytes(pages * page)} in the machine", find_budget()
@@ -174,7 +181,7 @@ def _memory() -> MachineCheck:
 
 
 def _memory_pressure() -> MachineCheck:
-    from edgedec.memory_pressure import pressure_file
+    from edgedec.memory.pressure import pressure_file
 
     file = pressure_file()
     if file is None:
@@ -204,7 +211,7 @@ def _memory_meter() -> MachineCheck:
 
 
 def _cache() -> MachineCheck:
-    from edgedec.paths import cache_folder, ignored_folders
+    from edgedec.host.paths import cache_folder, ignored_folders
 
     try:
         folder = cache_folder()
@@ -220,7 +227,7 @@ def _cache() -> MachineCheck:
 
 def _demo() -> MachineCheck:
     from edgedec.demo import TARGET
-    from edgedec.paths import cache_folder
+    from edgedec.host.paths import cache_folder
 
     name = "embedded model"
     if not (TARGET / "config.json").is_file():
@@ -304,7 +311,7 @@ def doctor(json: Json = False, verbose: Verbose = 0) -> None:
     results = checks()
     missing = [check.name for check in results if check.status == "missing"]
     if json:
-        from edgedec.memory_budget import find_budget
+        from edgedec.memory.budget import find_budget
 
         checked = [asdict(check) for check in results]
         print_json({"ok": not missing, "checks": checked, "budget": find_budget().as_json()})

@@ -16,7 +16,7 @@ from edgedec.cli.options import Device, Json, KvBits, KvPolicy, Threads, Verbose
 from edgedec.errors import EdgedecError, UsageError
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.measure.choices import EncodedItem, Item
     from edgedec.runtime.protocols import I32, Limits
@@ -70,7 +70,7 @@ def _prepare(
     from edgedec.quantize.calibration import cut_windows
     from edgedec.runtime.measure.choices import check_lengths, encode_items
     from edgedec.runtime.measure.perplexity import check_ids
-    from edgedec.runtime.planning import make_plan
+    from edgedec.runtime.planning.planning import make_plan
     from edgedec.runtime.run_settings import RunSettings
     from edgedec.runtime.text.tokenizer import Tokenizer
 
@@ -173,7 +173,7 @@ def eval_command(
         check_plot(plot)
     from edgedec.families import context_size
     from edgedec.runtime.measure.choices import read_items
-    from edgedec.runtime.model_folder import open_model
+    from edgedec.runtime.session.model_folder import open_model
 
     items = [] if choices is None else read_items(choices)
     models = [open_model(resolve_model(name), device, None) for name in model]

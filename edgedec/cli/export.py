@@ -10,8 +10,8 @@ import typer
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import UsageError
-from edgedec.install_hint import check_installed
-from edgedec.spelling import must_be_one_of
+from edgedec.host.install_hint import check_installed
+from edgedec.host.spelling import must_be_one_of
 
 __all__ = ["export"]
 
@@ -58,8 +58,8 @@ def export(
 
     The output is written completely or not at all.
     """
-    from edgedec.atomic import check_room
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.atomic import check_room
+    from edgedec.bundle.bundle import Bundle
 
     if format not in FORMATS:
         raise UsageError(must_be_one_of("--format", format, FORMATS))
@@ -129,7 +129,7 @@ def export(
 
 
 def _print(result: dict[str, Any]) -> None:
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     kinds = ", ".join(f"{count} {kind}" for kind, count in result["tensors"].items())
     read_by = result["read_by"] or ""

@@ -18,14 +18,14 @@ from edgedec.cli.run_options import RunOptions, TextOptions, command_line
 from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from edgedec.runtime.answer import Answer, Piece, Timings
-    from edgedec.runtime.conversation import Conversation
     from edgedec.runtime.decoders.switch import SwitchCounts
     from edgedec.runtime.grammar.grammar import Grammar
+    from edgedec.runtime.planning.speculation import SpecConfig
     from edgedec.runtime.protocols import I32
-    from edgedec.runtime.sampling import SamplingConfig
-    from edgedec.runtime.session import Session
-    from edgedec.runtime.speculation import SpecConfig
+    from edgedec.runtime.sampling.sampling import SamplingConfig
+    from edgedec.runtime.session.answer import Answer, Piece, Timings
+    from edgedec.runtime.session.conversation import Conversation
+    from edgedec.runtime.session.session import Session
 
 __all__ = ["ctrl_c", "figures", "generate", "note_narrowed", "text_writer"]
 
@@ -76,7 +76,7 @@ def _switching(counts: SwitchCounts) -> str:
 
 def note_narrowed(session: Session, requested: SpecConfig) -> None:
     """Print a note if the plan left out the drafter, which explains the speed."""
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     if requested.drafter != "none" and session.run.spec.drafter == "none":
         from_bytes = session.run.plan.speculation_from_bytes
@@ -86,7 +86,7 @@ def note_narrowed(session: Session, requested: SpecConfig) -> None:
 
 def figures(answer: Answer) -> str:
     """Return the figures of an answer as text."""
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     timings = answer.timings
     kept = f" ({timings.prompt_kept} of them kept from before)" if timings.prompt_kept else ""
@@ -280,7 +280,7 @@ def _answer(
     shown: str | None,
 ) -> Answer:
     """Write one text. It appears after the text ``shown``, or not at all if that is None, but its progress does."""
-    from edgedec.runtime.answer import Piece
+    from edgedec.runtime.session.answer import Piece
 
     json = shown is None
     with ExitStack() as stack:

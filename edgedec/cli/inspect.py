@@ -14,10 +14,10 @@ from edgedec.cli._origins import flags_used
 from edgedec.cli.console import print_json, print_table
 from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import ToolError, UsageError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.hw.compiler.program import Program
     from edgedec.schemes import Scheme
 
@@ -54,7 +54,7 @@ def inspect(
     verbose: Verbose = 0,
 ) -> None:
     """Check a bundle or a program of the accelerator, and show its contents."""
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
 
     if bool(bundle) == bool(program) or (program and render_chat):
         raise UsageError("name a BUNDLE, or a program by --program alone")
@@ -115,7 +115,7 @@ def _describe_program(program: Program, path: str, count: int) -> dict[str, Any]
 
 def _print_program(program: Program, path: str, count: int) -> None:
     from edgedec.hw.compiler.disassembler import lines
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     config, total = program.config, len(program.instructions)
     print_table(
@@ -157,7 +157,7 @@ def _render(bundle: Bundle) -> str:
 
 
 def _describe(bundle: Bundle) -> dict[str, Any]:
-    from edgedec.kv_policy import KV_POLICY
+    from edgedec.kv.policy import KV_POLICY
     from edgedec.schemes import scheme_to_json
 
     manifest = json.loads((bundle.path / "manifest.json").read_bytes())
@@ -204,8 +204,8 @@ def _method(quantization: Mapping[str, Any]) -> str:
 
 
 def _print(data: dict[str, Any]) -> None:
-    from edgedec.kv_policy import read_policy
-    from edgedec.memory import format_bytes
+    from edgedec.kv.policy import read_policy
+    from edgedec.memory.memory import format_bytes
 
     tokens, policy = data["tokens"], read_policy(data["config"])
     print_table(

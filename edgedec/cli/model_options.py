@@ -8,7 +8,7 @@ import typer
 
 from edgedec.cli.options import option
 from edgedec.errors import UsageError
-from edgedec.spelling import must_be_one_of
+from edgedec.host.spelling import must_be_one_of
 
 __all__ = ["CACHE_TYPES", "CacheTypeK", "CacheTypeV", "ModelWord", "cache_bits", "one_model"]
 

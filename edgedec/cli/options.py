@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
+from edgedec.bundle.embedded import bundle_folder
 from edgedec.cli.console import log_to_stderr, progress
-from edgedec.embedded import bundle_folder
 from edgedec.errors import UsageError
 
 __all__ = [
@@ -340,7 +340,7 @@ def budget_bytes(text: str | None) -> int | None:
     Raises:
         UsageError: the text is not a size, or is a number without a unit that is too small for bytes.
     """
-    from edgedec.memory import parse_bytes
+    from edgedec.memory.memory import parse_bytes
 
     if text is None:
         return None

@@ -71,12 +71,12 @@ def _perplexities(
     Without ``windows``, the float model writes the text, with another seed than for the calibration. The perplexities are
     None if the model is too large for that. The last of the result is the table of ``KV_PERPLEXITY``.
     """
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.families import build_graph
     from edgedec.quantize.calibration import can_sample, float_perplexity, sample_scored
     from edgedec.runtime.kernels.operator import usable
     from edgedec.runtime.measure.perplexity import perplexity
-    from edgedec.runtime.planning import make_plan
+    from edgedec.runtime.planning.planning import make_plan
     from edgedec.runtime.run_settings import RunSettings
     from edgedec.runtime.targets import open_target, target_module
 
@@ -188,9 +188,9 @@ def quantize(
 
     The bundle is written completely or not at all.
     """
-    from edgedec.atomic import check_folder, check_room
-    from edgedec.manifest import MANIFEST
-    from edgedec.memory import MemoryMeter
+    from edgedec.bundle.atomic import check_folder, check_room
+    from edgedec.bundle.manifest import MANIFEST
+    from edgedec.memory.memory import MemoryMeter
     from edgedec.quantize.hints import lost_hint
     from edgedec.quantize.model_card import CardFacts, add_card
     from edgedec.quantize.pipeline import QuantizeOptions, least_bytes, uses_calibration
@@ -302,7 +302,7 @@ def quantize(
 
 
 def _print(result: dict[str, Any]) -> None:
-    from edgedec.memory import format_bytes
+    from edgedec.memory.memory import format_bytes
 
     before, after = result["perplexity_before"], result["perplexity_after"]
     how = ", ".join(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
+from edgedec.bundle.embedded import EMBEDDED, EMBEDDED_DRAFT
 from edgedec.cli._accelerator import accelerator_options
 from edgedec.cli._collection import collect_usually
 from edgedec.cli._run_notes import note_disk, note_limit, note_policy
@@ -62,17 +63,16 @@ from edgedec.cli.options import (
     option,
     resolve_model,
 )
-from edgedec.embedded import EMBEDDED, EMBEDDED_DRAFT
 from edgedec.errors import BudgetError, UsageError
 
 if TYPE_CHECKING:
-    from edgedec.memory_budget import Budget
+    from edgedec.memory.budget import Budget
     from edgedec.runtime.accelerator.options import AcceleratorOptions
-    from edgedec.runtime.plan_search import PlanFunction
+    from edgedec.runtime.planning.plan_search import PlanFunction
+    from edgedec.runtime.planning.speculation import SpecConfig
     from edgedec.runtime.run_settings import RunKeywords, RunSettings
-    from edgedec.runtime.sampling import SamplingConfig
-    from edgedec.runtime.session import Session
-    from edgedec.runtime.speculation import SpecConfig
+    from edgedec.runtime.sampling.sampling import SamplingConfig
+    from edgedec.runtime.session.session import Session
 
 __all__ = ["PlanOptions", "RunOptions", "SamplingOptions", "TextOptions", "command_line"]
 
@@ -129,7 +129,7 @@ class PlanOptions:
 
     def find_budget(self) -> Budget:
         """Return the memory budget of a run that begins now. This loads the device's libraries, which it does not count."""
-        from edgedec.memory_budget import find_budget
+        from edgedec.memory.budget import find_budget
         from edgedec.runtime.targets import target_module
 
         target_module(self.device, self.accelerator())
@@ -145,7 +145,7 @@ class PlanOptions:
             UsageError: a name is unknown, a value is out of range, or a draft is missing or has no use.
         """
         from edgedec.runtime.decoders.switch import SwitchConfig
-        from edgedec.runtime.speculation import SpecConfig
+        from edgedec.runtime.planning.speculation import SpecConfig
 
         draft, drafter = self.model_draft, self.spec_type
         if self.decoder == "switch" and drafter == "none":
@@ -204,7 +204,7 @@ class RunOptions(PlanOptions):
         It is at most ``most``, and each text has the context and the speculation that it would have alone. ``beside`` is as
         in ``open_session``.
         """
-        from edgedec.runtime.plan_search import most_sequences
+        from edgedec.runtime.planning.plan_search import most_sequences
         from edgedec.runtime.targets import is_accelerator
 
         if requested or is_accelerator(self.device):
@@ -219,7 +219,7 @@ class RunOptions(PlanOptions):
 
         ``requested`` is as in ``parallel``, ``beside`` as in ``open_session``.
         """
-        from edgedec.runtime.plan_search import same_settings
+        from edgedec.runtime.planning.plan_search import same_settings
 
         if budget.budget_bytes is None:
             return beside
@@ -235,8 +235,8 @@ class RunOptions(PlanOptions):
         Raises:
             BundleError: the model cannot be opened.
         """
-        from edgedec.bundle import Bundle
-        from edgedec.runtime.planning import make_plan
+        from edgedec.bundle.bundle import Bundle
+        from edgedec.runtime.planning.planning import make_plan
 
         return functools.partial(make_plan, Bundle.open(resolve_model(self.model), verify=self.verify))
 
@@ -256,8 +256,8 @@ class RunOptions(PlanOptions):
         Raises:
             BudgetError: no plan fits. The message says what bounds the budget if it is not the user's own limit.
         """
-        from edgedec.runtime.plan_search import planned_budget
-        from edgedec.runtime.session import Session
+        from edgedec.runtime.planning.plan_search import planned_budget
+        from edgedec.runtime.session.session import Session
 
         path, size = resolve_model(self.model), budget.budget_bytes
         settings = self.settings(spec=spec, sequences=sequences, beside=beside, embeddings=embeddings)
@@ -301,7 +301,7 @@ class SamplingOptions:
         Raises:
             UsageError: a value is out of range; the message names its option.
         """
-        from edgedec.runtime.sampling import SamplingConfig
+        from edgedec.runtime.sampling.sampling import SamplingConfig
 
         bias = logit_bias(self.logit_bias)
         try:

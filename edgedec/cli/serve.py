@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from edgedec.bundle.embedded import ABOUT, EXAMPLES
 from edgedec.cli._service import listening, log_format_named, notes_as, request_log, socket_of_systemd
 from edgedec.cli.console import note, read_text
 from edgedec.cli.conversation_options import TemplateOptions
 from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_model
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
-from edgedec.embedded import ABOUT, EXAMPLES
 from edgedec.errors import ToolError, UsageError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 if TYPE_CHECKING:
     from edgedec.runtime.engine.spill import SpillFolder
     from edgedec.runtime.pooling import Pooling
-    from edgedec.runtime.session import Session
+    from edgedec.runtime.session.session import Session
 
 __all__ = ["serve"]
 
@@ -55,9 +55,9 @@ def _disk(run: RunOptions, size: str | None) -> AbstractContextManager[SpillFold
         UsageError: the size is not one.
         BundleError: the model cannot be opened.
     """
-    from edgedec.bundle import Bundle
-    from edgedec.memory import parse_bytes
-    from edgedec.paths import cache_folder
+    from edgedec.bundle.bundle import Bundle
+    from edgedec.host.paths import cache_folder
+    from edgedec.memory.memory import parse_bytes
     from edgedec.runtime.engine.spill import SpillFolder
 
     if size is None:
@@ -211,7 +211,7 @@ def serve(
     The server ends on Ctrl-C or SIGTERM, after it has answered the requests that it accepted.
     """
     _check_packages()
-    from edgedec.memory import parse_bytes
+    from edgedec.memory.memory import parse_bytes
     from edgedec.runtime.server.reasoning import ReasoningSettings
     from edgedec.runtime.server.settings import ServerSettings
     from edgedec.runtime.server.systemd import Notifier
@@ -256,8 +256,8 @@ def serve(
         request_log(form, wanted=log_requests) as log,
     ):
         # These take half a second, which a port in use does not cost.
-        from edgedec.bundle import Bundle
-        from edgedec.heap import keep_objects
+        from edgedec.bundle.bundle import Bundle
+        from edgedec.memory.heap import keep_objects
         from edgedec.runtime.pooling import pooling_items
         from edgedec.runtime.server.app import create_app
         from edgedec.runtime.server.listener import run_server

@@ -16,8 +16,8 @@ from edgedec.cli._origins import flags_used
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
-from edgedec.install_hint import install_extra
-from edgedec.spelling import must_be_one_of
+from edgedec.host.install_hint import install_extra
+from edgedec.host.spelling import must_be_one_of
 
 if TYPE_CHECKING:
     from edgedec.sim.verify.suite import SuiteReport
@@ -163,8 +163,8 @@ def _run_tokens(
     save_program: Path | None,
     json: bool,
 ) -> None:
-    from edgedec.atomic import check_folder
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.atomic import check_folder
+    from edgedec.bundle.bundle import Bundle
     from edgedec.families import context_size
     from edgedec.hw.compiler.choose import small_config
     from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_FILE

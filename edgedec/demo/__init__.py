@@ -14,13 +14,13 @@ from pathlib import Path
 
 from edgedec import __version__, quantize
 from edgedec.api import quantize_checkpoint
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.digests import sha256
 from edgedec.errors import BundleError, UsageError
-from edgedec.manifest import MANIFEST
-from edgedec.paths import cache_folder, clear_cached
+from edgedec.host.paths import cache_folder, clear_cached
+from edgedec.host.spelling import did_you_mean
 from edgedec.progress import Progress, silent
-from edgedec.spelling import did_you_mean
 
 __all__ = [
     "CHOICES",

@@ -15,14 +15,14 @@ import numpy as np
 from rich.console import Console
 
 from edgedec import demo
-from edgedec.atomic import new_file
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import new_file
+from edgedec.bundle.bundle import Bundle
 from edgedec.demo.messages import messages
 from edgedec.errors import EdgedecError
-from edgedec.memory import Plan, format_bytes, parse_bytes
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.memory.memory import Plan, format_bytes, parse_bytes
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 
 BUDGET = "32MiB"
 REQUEST = "Tell me a long story about a dog and a snowman."

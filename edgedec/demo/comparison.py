@@ -7,14 +7,14 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from edgedec.errors import EdgedecError
-from edgedec.runtime.answer import Piece
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.rounds import RoundSeconds
+from edgedec.runtime.planning.speculation import create_drafter
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import create_drafter
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Piece
+from edgedec.runtime.session.session import Session
 
 __all__ = ["PLAIN", "GuessedPass", "Measured", "Race", "RaceRun", "TimedPiece", "Track"]
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BundleError, UsageError
-from edgedec.manifest import MANIFEST
-from edgedec.memory import format_bytes
-from edgedec.memory_budget import find_budget
-from edgedec.paths import cache_folder, clear_cached
+from edgedec.host.paths import cache_folder, clear_cached
+from edgedec.memory.budget import find_budget
+from edgedec.memory.memory import format_bytes
 from edgedec.progress import Progress, silent
 from edgedec.quantize.synthetic.padded_bundle import pad_bundle
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.demo.comparison import Race, Track
 from edgedec.demo.messages import messages
 from edgedec.demo.padded import padded_bundle, padded_path, why_no_room
 from edgedec.demo.replay import can_replay, figures, replay
 from edgedec.errors import EdgedecError
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.session.session import Session
 
 __all__ = ["show_races"]
 

@@ -14,8 +14,8 @@ from edgedec.errors import UnsupportedError
 from edgedec.families._config import size
 from edgedec.families._hadamard import hadamard_signs, insert_rotations
 from edgedec.families._rope import longest_context
-from edgedec.graph import Graph
-from edgedec.kv_policy import apply_policy
+from edgedec.graph.graph import Graph
+from edgedec.kv.policy import apply_policy
 from edgedec.plugins import load, names
 
 __all__ = ["REFUSED", "build_graph", "check_family", "context_size", "hadamard_signs"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgedec.graph import Graph, KvState, RecurrentState, Value, WeightSpec
-from edgedec.ops import (
+from edgedec.graph.graph import Graph, KvState, RecurrentState, Value, WeightSpec
+from edgedec.graph.ops import (
     Activation,
     Add,
     Attention,

@@ -13,8 +13,8 @@ from edgedec.errors import BundleError
 from edgedec.families._builder import GraphBuilder
 from edgedec.families._config import flag, head_dim, layers, number, only, size
 from edgedec.families._rope import Rotation, rotation
-from edgedec.graph import Graph, KvState
-from edgedec.ops import Activation
+from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.ops import Activation
 
 __all__ = ["DecoderBlock", "build_decoder"]
 

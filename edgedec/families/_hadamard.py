@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgedec.bundle.manifest import ROTATED_WEIGHTS
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.graph import Graph, Value, WeightSpec
-from edgedec.manifest import ROTATED_WEIGHTS
-from edgedec.ops import Embed, Hadamard, Linear, Operation
+from edgedec.graph.graph import Graph, Value, WeightSpec
+from edgedec.graph.ops import Embed, Hadamard, Linear, Operation
 
 __all__ = ["hadamard_signs", "insert_rotations"]
 

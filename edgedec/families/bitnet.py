@@ -14,8 +14,8 @@ from typing import Any
 
 from edgedec.families._config import flag, only
 from edgedec.families._decoder import DecoderBlock, build_decoder
-from edgedec.graph import Graph
-from edgedec.ops import Activation
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Activation
 
 __all__ = ["build"]
 

@@ -14,7 +14,7 @@ from edgedec.families._builder import GraphBuilder
 from edgedec.families._config import flag, head_dim, layers, number, only, size
 from edgedec.families._mamba import MOST_TAPS, Mixer, mixer, step_limits
 from edgedec.families._rope import rotation
-from edgedec.graph import Graph, KvState
+from edgedec.graph.graph import Graph, KvState
 
 __all__ = ["build"]
 

@@ -12,7 +12,7 @@ from edgedec.families._config import number, optional_number
 from edgedec.families._decoder import build_decoder
 from edgedec.families._layers import sliding_layers, windows
 from edgedec.families.gemma import block
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 
 __all__ = ["build"]
 

@@ -17,7 +17,7 @@ from edgedec.families._decoder import build_decoder
 from edgedec.families._layers import sliding_layers, windows
 from edgedec.families._rope import Rotation, rotation
 from edgedec.families.gemma import block
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 
 __all__ = ["build"]
 

@@ -18,7 +18,7 @@ from edgedec.families._config import flag, layers, number, only, optional_size, 
 from edgedec.families._decoder import DecoderBlock, build_decoder
 from edgedec.families._layers import recurrent_layers
 from edgedec.families._mamba import MOST_TAPS
-from edgedec.graph import Graph, KvState
+from edgedec.graph.graph import Graph, KvState
 
 __all__ = ["build"]
 

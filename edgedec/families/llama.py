@@ -11,7 +11,7 @@ from typing import Any
 
 from edgedec.families._config import flag, only
 from edgedec.families._decoder import DecoderBlock, build_decoder
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 
 __all__ = ["build"]
 

@@ -12,7 +12,7 @@ from edgedec.errors import BundleError
 from edgedec.families._builder import GraphBuilder
 from edgedec.families._config import flag, layers, number, only, size
 from edgedec.families._mamba import MOST_TAPS, Mixer, mixer, step_limits
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 
 __all__ = ["build"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from edgedec.families._config import layers, only, optional_size
 from edgedec.families._decoder import DecoderBlock, build_decoder
 from edgedec.families._rope import rotation
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 
 __all__ = ["build"]
 

@@ -23,7 +23,7 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families._builder import GraphBuilder
 from edgedec.families._config import flag, head_dim, layers, number, only, size
 from edgedec.families._mamba import MOST_TAPS
-from edgedec.graph import Graph, KvState
+from edgedec.graph.graph import Graph, KvState
 
 __all__ = ["build"]
 

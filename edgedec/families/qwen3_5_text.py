@@ -16,7 +16,7 @@ from edgedec.families._decoder import DecoderBlock, build_decoder
 from edgedec.families._delta_net import delta_net
 from edgedec.families._layers import delta_layers
 from edgedec.families._rope import rotation
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 
 __all__ = ["build", "build_hybrid"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from edgedec.errors import UnsupportedError
 from edgedec.families._config import layers
 from edgedec.families.qwen3_5_text import build_hybrid
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 
 __all__ = ["build"]
 

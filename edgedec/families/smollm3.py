@@ -17,7 +17,7 @@ from edgedec.families._config import flag, layers, only, optional_size, size
 from edgedec.families._decoder import DecoderBlock, build_decoder
 from edgedec.families._layers import sliding_layers, windows
 from edgedec.families._rope import rotation
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 
 __all__ = ["build"]
 

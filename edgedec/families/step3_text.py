@@ -16,7 +16,7 @@ from typing import Any
 from edgedec.errors import UnsupportedError
 from edgedec.families._config import layers, only, size
 from edgedec.families._decoder import DecoderBlock, build_decoder
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 
 __all__ = ["build"]
 

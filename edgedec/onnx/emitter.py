@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.graph import Graph
-from edgedec.manifest import WEIGHTS, Tensor
+from edgedec.bundle.manifest import WEIGHTS, Tensor
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Rope
 from edgedec.onnx.fusion import FusedProgram, fuse, whole_program
 from edgedec.onnx.kv_cache import CacheLayout
 from edgedec.onnx.model_bytes import DataType, ExternalData, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.onnx.recurrent_layout import RecurrentLayout
-from edgedec.ops import Rope
 
 __all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
 

@@ -1,8 +1,8 @@
 """The layout of all keys and values in the one buffer of the operator TreeAttention.
 
 runtime/kernels/attention.hpp describes the part of a state, and the blocks into which sequences divide its rows. States of
-one kind keep the same rows of a sequence (edgedec/capacity.py), and have the same blocks and tables. Values of some states
-are in a file instead, of which memory has a fixed number of rows (runtime/kernels/value_store.hpp).
+one kind keep the same rows of a sequence (edgedec/graph/capacity.py), and have the same blocks and tables. Values of some
+states are in a file instead, of which memory has a fixed number of rows (runtime/kernels/value_store.hpp).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.capacity import Capacity
-from edgedec.graph import KvState
+from edgedec.graph.capacity import Capacity
+from edgedec.graph.graph import KvState
 
 __all__ = ["BLOCK_ROWS", "CacheLayout", "FiledState", "blocks_of", "cache_layout", "kv_bytes"]
 

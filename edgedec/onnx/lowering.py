@@ -20,14 +20,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from edgedec.bundle.manifest import Tensor
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph
-from edgedec.manifest import Tensor
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Attention
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.kv_cache import CacheLayout, cache_layout
 from edgedec.onnx.model_bytes import DataType
 from edgedec.onnx.recurrent_layout import RecurrentLayout
-from edgedec.ops import Attention
 from edgedec.plugins import load, names
 
 __all__ = ["check_lowered", "emit"]

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.graph import Graph, RecurrentState
-from edgedec.ops import CausalConv, GatedDeltaRule, Operation, SelectiveScan
+from edgedec.graph.graph import Graph, RecurrentState
+from edgedec.graph.ops import CausalConv, GatedDeltaRule, Operation, SelectiveScan
 
 __all__ = ["SLOT_INPUTS", "RecurrentLayout", "StateLayout", "recurrent_layout", "slot_layout"]
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from edgedec.errors import DeviceError, ToolError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from edgedec.workers._calls import CallResult, call
 from edgedec.workers._pools import InlinePool, ParallelPool
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import KvState
+from edgedec.graph.graph import KvState
+from edgedec.graph.ops import Attention, Linear, QuantizeActivation
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.config import ROWS, AcceleratorConfig
-from edgedec.ops import Attention, Linear, QuantizeActivation
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.ops.attention import AttentionConstants
 from edgedec.reference.integer_profile.ops.gated_activation import GateConstants

@@ -15,14 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.graph import KvState
-from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items, head_norm_items, scale_items
-from edgedec.hw.compiler.emitter import ProgramEmitter
-from edgedec.hw.compiler.matrix import Matrix, unsupported
-from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
-from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.isa.instructions import Destination, Opcode, Sink, Source, When
-from edgedec.ops import (
+from edgedec.graph.graph import KvState
+from edgedec.graph.ops import (
     Add,
     Attention,
     Embed,
@@ -34,6 +28,12 @@ from edgedec.ops import (
     Rope,
     SelectRows,
 )
+from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items, head_norm_items, scale_items
+from edgedec.hw.compiler.emitter import ProgramEmitter
+from edgedec.hw.compiler.matrix import Matrix, unsupported
+from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.instructions import Destination, Opcode, Sink, Source, When
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.numbers import Mantissas
 from edgedec.reference.integer_profile.ops.attention import AttentionConstants

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
+from edgedec.graph.ops import Linear, Operation
 from edgedec.hw.compiler import int8_image, ternary_image
 from edgedec.hw.compiler.int8_image import Int8Layout
 from edgedec.hw.compiler.row_constants import pack_rows
 from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.hw.config import ROWS, AcceleratorConfig
-from edgedec.ops import Linear, Operation
 from edgedec.reference.integer_profile.ops.linear import MatrixConstants
 from edgedec.schemes import TernaryScheme
 

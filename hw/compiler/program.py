@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.capacity import Capacity
 from edgedec.errors import UnsupportedError
+from edgedec.graph.capacity import Capacity
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.queues import check_queues
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
@@ -26,7 +27,6 @@ from edgedec.hw.isa.instructions import (
 )
 from edgedec.hw.isa.output_layout import RESULT_BYTES, ROWS_OFFSET
 from edgedec.hw.isa.striping import block_bytes
-from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import IntegerModel
 
 __all__ = [

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec import __version__
-from edgedec.atomic import new_folder
+from edgedec.bundle.atomic import new_folder
+from edgedec.bundle.manifest import manifest_hash
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import HostFacts, Program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import unpack_program
-from edgedec.manifest import manifest_hash
 
 __all__ = ["CODE", "FORMAT", "IMAGE", "MANIFEST", "VERSION", "load_program", "save_program"]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Add, Attention, GatedActivation, Linear, Operation, RmsNorm, Rope
 from edgedec.hw.compiler.matrix import unsupported
 from edgedec.hw.isa.instructions import Sink
-from edgedec.ops import Add, Attention, GatedActivation, Linear, Operation, RmsNorm, Rope
 from edgedec.reference.float_profile.ops.rope import pair_columns
 
 __all__ = ["PARTS", "RouteJob", "Routes", "head_order"]

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.families import build_graph
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Attention, Embed, GatedActivation, Linear, RmsNorm
+from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.program import HostFacts, Program, rotations
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.numbers import Mantissas
 from edgedec.reference.integer_profile.ops.attention import AttentionConstants

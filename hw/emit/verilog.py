@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import ToolError
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.install_hint import install_extra
 from edgedec.progress import Progress, silent, within
 
 __all__ = ["accelerator_verilog", "check_yosys", "run_yosys"]

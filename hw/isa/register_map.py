@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from edgedec.errors import ToolError, UsageError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 __all__ = ["SLOTS", "VALUE", "Access", "Field", "Register", "RegisterMap"]
 

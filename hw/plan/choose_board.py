@@ -5,11 +5,11 @@ from typing import Any
 
 from edgedec.board import Board
 from edgedec.errors import UnsupportedError
+from edgedec.graph.ops import Linear
 from edgedec.hw.compiler.choose import lowered, ports_of, ringed, shape_of
 from edgedec.hw.compiler.program import laid_out, lowered_sizes
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.plan.estimate import estimate
-from edgedec.ops import Linear
 from edgedec.reference.integer_profile.model import IntegerModel
 
 __all__ = ["config_for_board"]

@@ -1,6 +1,6 @@
 """The gated activation activation(gate) * up of rows that arrive in pairs.
 
-The component has the name of the operation in ``edgedec/ops.py`` that it computes.
+The component has the name of the operation in ``edgedec/graph/ops.py`` that it computes.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Root mean square normalization: gain times input is computed at once, and the root is applied by the quantizer.
 
-The component has the name of the operation in ``edgedec/ops.py`` that it computes.
+The component has the name of the operation in ``edgedec/graph/ops.py`` that it computes.
 """
 
 from typing import Any

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.quantize.demo_pair.data import documents, pack
 from edgedec.quantize.distil.schedule import Batches
 

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import UsageError
 from edgedec.families import build_graph
 from edgedec.quantize.demo_pair.shards import ShardedBatches, Shards

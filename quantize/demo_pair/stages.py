@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import BundleError, UsageError
 
 __all__ = ["Package", "package_path", "read_earlier", "read_package", "write_package"]

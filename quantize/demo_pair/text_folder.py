@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.quantize.demo_pair.data import (
     CHAT_TEMPLATE,
     HELD_OUT_SEED,

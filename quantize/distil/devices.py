@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.spelling import must_be_one_of
+from edgedec.host.spelling import must_be_one_of
 
 __all__ = ["PRECISIONS", "Place", "find_place"]
 

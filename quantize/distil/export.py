@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from edgedec.atomic import check_folder, is_free, new_folder
+from edgedec.bundle.atomic import check_folder, is_free, new_folder
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.memory import format_bytes
+from edgedec.memory.memory import format_bytes
 from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.distil.ternary import ternary_weight
 from edgedec.quantize.distil.torch_graph import TorchGraph

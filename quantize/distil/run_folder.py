@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import BundleError, EdgedecError, UsageError
 
 __all__ = ["RunFolder", "differences"]

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.ops import Add, Linear, RmsNorm
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Add, Linear, RmsNorm
+from edgedec.host.spelling import must_be_one_of
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
 from edgedec.quantize.methods.planes import quantize_planes
 from edgedec.quantize.pipeline import checkpoint_graph, tensor_loader
 from edgedec.quantize.readers import Checkpoint
-from edgedec.spelling import must_be_one_of
 
 __all__ = [
     "StudentOptions",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import BundleError, UsageError
 from edgedec.progress import Progress, silent
 from edgedec.quantize.distil.devices import Place

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph, KvState
-from edgedec.ops import (
+from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.ops import (
     Add,
     Attention,
     CausalConv,
@@ -37,7 +37,7 @@ from edgedec.ops import (
     SigmoidGate,
     Split,
 )
-from edgedec.passes import fuse_linears
+from edgedec.graph.passes import fuse_linears
 from edgedec.quantize.distil.ternary import fake_int8, fake_ternary
 from edgedec.quantize.distil.torch_recurrent import CausalConvStep, GatedDeltaRuleStep, SelectiveScanStep
 from edgedec.quantize.distil.torch_step import TorchCache, TorchStep

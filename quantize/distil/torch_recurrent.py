@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgedec.ops import CausalConv, GatedDeltaRule, SelectiveScan
+from edgedec.graph.ops import CausalConv, GatedDeltaRule, SelectiveScan
 from edgedec.quantize.distil import chunked
 from edgedec.quantize.distil.torch_step import TorchCache, TorchStep
 

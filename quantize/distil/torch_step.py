@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from edgedec.ops import Operation
+from edgedec.graph.ops import Operation
 
 __all__ = ["TorchCache", "TorchStep"]
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.atomic import is_free, new_folder
+from edgedec.bundle.atomic import is_free, new_folder
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.ops import Linear
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Linear
 from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.safetensors_file import DTYPES, PlannedTensor, write_safetensors
 from edgedec.quantize.methods.float_bits import all_finite

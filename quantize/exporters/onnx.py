@@ -22,13 +22,13 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from edgedec.atomic import new_folder
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import new_folder
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
-from edgedec.graph import Graph
-from edgedec.kv_policy import check_no_policy
-from edgedec.ops import Attention
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Attention
+from edgedec.kv.policy import check_no_policy
 from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.folder_tokenizer import check_tokenizer, write_tokenizer
 from edgedec.quantize.exporters.onnx_graph import WEIGHTS, GraphWriter

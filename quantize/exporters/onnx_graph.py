@@ -17,11 +17,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.families import context_size
-from edgedec.graph import Graph
-from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope, SelectRows
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope, SelectRows
 from edgedec.progress import Progress
 from edgedec.quantize.exporters.onnx_recurrent import RecurrentWriter
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme

@@ -6,7 +6,7 @@ carries the state from row to row, so that nothing is kept for each row.
 
 Names of dimensions: b sequences, s rows, H heads, D columns of a head, N columns of its state, K columns of a key.
 
-Source: the definitions are edgedec/ops.py; Scan, Conv and Softplus are those of the ONNX standard, opset 21.
+Source: the definitions are edgedec/graph/ops.py; Scan, Conv and Softplus are those of the ONNX standard, opset 21.
 """
 
 from __future__ import annotations
@@ -19,9 +19,18 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedec.bundle import Bundle
-from edgedec.graph import Graph
-from edgedec.ops import CausalConv, Concat, GatedDeltaRule, GatedRmsNorm, Operation, SelectiveScan, SigmoidGate, Split
+from edgedec.bundle.bundle import Bundle
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import (
+    CausalConv,
+    Concat,
+    GatedDeltaRule,
+    GatedRmsNorm,
+    Operation,
+    SelectiveScan,
+    SigmoidGate,
+    Split,
+)
 
 __all__ = ["PAST", "PRESENT", "RecurrentWriter"]
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.atomic import new_folder
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import new_folder
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.kv_policy import check_no_policy
-from edgedec.ops import Hadamard, Linear
+from edgedec.graph.ops import Hadamard, Linear
+from edgedec.kv.policy import check_no_policy
 from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.bitnet import TernaryMatrix, write_bitnet_checkpoint
 from edgedec.quantize.exporters.folder_tokenizer import (

@@ -18,20 +18,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgedec.atomic import check_folder
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import check_folder
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.calibrated_bundle import weights_sha256, write_calibrated
 from edgedec.errors import UsageError
 from edgedec.families import context_size
-from edgedec.graph import KvState
-from edgedec.kv_policies._selecting import SelectingPolicy
-from edgedec.kv_policies.double_sparsity import DoubleSparsityPolicy
-from edgedec.manifest import MANIFEST
-from edgedec.ops import Attention
+from edgedec.graph.graph import KvState
+from edgedec.graph.ops import Attention
+from edgedec.graph.selection import LABEL_BITS, MOST_KEYS, Selection
+from edgedec.kv.policies._selecting import SelectingPolicy
+from edgedec.kv.policies.double_sparsity import DoubleSparsityPolicy
 from edgedec.progress import Progress, silent
 from edgedec.quantize.kv_calibration.models import visited_model
 from edgedec.quantize.kv_calibration.texts import recall_texts
-from edgedec.selection import LABEL_BITS, MOST_KEYS, Selection
 
 __all__ = [
     "ChannelStatistics",

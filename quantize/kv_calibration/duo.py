@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edgedec.atomic import check_folder
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import check_folder
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.calibrated_bundle import weights_sha256, write_calibrated
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.families import context_size
-from edgedec.kv_policies.duo import DuoPolicy
-from edgedec.manifest import MANIFEST
+from edgedec.kv.policies.duo import DuoPolicy
 from edgedec.progress import Progress, silent
 from edgedec.quantize.kv_calibration.gates import GatedModel
 from edgedec.quantize.kv_calibration.models import calibration_graph

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from edgedec.graph import Graph, KvState
-from edgedec.ops import Attention
+from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.ops import Attention
 from edgedec.quantize.distil.torch_graph import AttentionStep, TorchGraph, TorchStep
 from edgedec.quantize.kv_calibration.models import headless
 

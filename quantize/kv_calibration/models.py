@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.graph import Graph, KvState
-from edgedec.kv_policy import KV_POLICY
-from edgedec.ops import Attention
+from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.ops import Attention
+from edgedec.kv.policy import KV_POLICY
 from edgedec.quantize.distil.torch_graph import AttentionStep, TorchGraph
 
 __all__ = ["Visit", "calibration_graph", "headless", "tapped_model", "visited_model"]

@@ -17,14 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgedec.atomic import check_folder
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import check_folder
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.calibrated_bundle import weights_sha256, write_calibrated
 from edgedec.families import context_size
-from edgedec.graph import Graph, KvState
-from edgedec.kv_policies.nosa import NosaPolicy
-from edgedec.manifest import MANIFEST
-from edgedec.ops import Attention, Rope
+from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.ops import Attention, Rope
+from edgedec.kv.policies.nosa import NosaPolicy
 from edgedec.progress import Progress, silent
 from edgedec.quantize.kv_calibration.double_sparsity import SelectionOptions, SelectionReport, calibrated_selections
 from edgedec.quantize.kv_calibration.models import calibration_graph, visited_model

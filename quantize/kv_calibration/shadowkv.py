@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edgedec.atomic import check_folder
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import check_folder
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.calibrated_bundle import weights_sha256, write_calibrated
 from edgedec.errors import UsageError
 from edgedec.families import context_size
-from edgedec.graph import Graph
-from edgedec.kv_policies.shadowkv import ShadowKvPolicy
-from edgedec.low_rank import KeyBasis
-from edgedec.manifest import MANIFEST
-from edgedec.ops import Attention, Rope
+from edgedec.graph.graph import Graph
+from edgedec.graph.low_rank import KeyBasis
+from edgedec.graph.ops import Attention, Rope
+from edgedec.kv.policies.shadowkv import ShadowKvPolicy
 from edgedec.progress import Progress, silent
 from edgedec.quantize.kv_calibration.double_sparsity import SelectionOptions, SelectionReport, calibrated_selections
 from edgedec.quantize.kv_calibration.models import calibration_graph, tapped_model

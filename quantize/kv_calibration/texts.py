@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.demo_pair.data import HELD_OUT_SEED, SPECIAL_TOKENS
 from edgedec.quantize.demo_pair.recall import look_back
 

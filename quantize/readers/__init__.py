@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from edgedec.bundle.file_kinds import identify, refusal
+from edgedec.bundle.missing import nothing_at
 from edgedec.errors import BundleError, UnsupportedError, UsageError
-from edgedec.file_kinds import identify, refusal
-from edgedec.missing import nothing_at
 from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
 from edgedec.quantize.readers.gguf.checkpoint import read_gguf
 from edgedec.quantize.readers.huggingface import read_huggingface

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.ops import Embed, Linear
+from edgedec.graph.ops import Embed, Linear
 from edgedec.quantize.methods.float_bits import pieces
 from edgedec.quantize.methods.native import absmean_ternary
 from edgedec.quantize.readers.checkpoint import Makers, TensorInfo, Trits, model_graph

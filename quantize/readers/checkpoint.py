@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph, context_size
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 from edgedec.schemes import Int4Scheme
 
 __all__ = ["Checkpoint", "Int4Maker", "Makers", "TensorInfo", "TernaryMaker", "Trits", "TwoBitMaker", "model_graph"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import REFUSED, build_graph, check_family
-from edgedec.ops import Embed
+from edgedec.graph.ops import Embed
 from edgedec.quantize.readers.checkpoint import model_graph
 from edgedec.quantize.readers.safetensors_file import TensorEntry, same_values
 from edgedec.quantize.readers.untrusted import shown

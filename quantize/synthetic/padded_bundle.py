@@ -34,11 +34,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.ops import Add, Attention, Embed, GatedActivation, Hadamard, Linear, RmsNorm
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Add, Attention, Embed, GatedActivation, Hadamard, Linear, RmsNorm
 from edgedec.progress import Progress, silent
 from edgedec.schemes import (
     FloatScheme,

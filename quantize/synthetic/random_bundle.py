@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
-from edgedec.bundle import BundleWriter
+from edgedec.bundle.bundle import BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.errors import UsageError
 from edgedec.families import build_graph
-from edgedec.manifest import Tokens
-from edgedec.ops import Embed, Linear
+from edgedec.graph.ops import Embed, Linear
+from edgedec.host.spelling import did_you_mean, must_be_one_of
 from edgedec.quantize.tokenizer_identity import tokenizer_identity
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
-from edgedec.spelling import did_you_mean, must_be_one_of
 
 __all__ = ["SHAPES", "write_random_bundle"]
 

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from edgedec import __version__
-from edgedec.atomic import new_folder
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.atomic import new_folder
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.file_kinds import refusal
+from edgedec.bundle.manifest import MANIFEST as MODEL_MANIFEST
+from edgedec.bundle.missing import nothing_at
 from edgedec.errors import BundleError, UsageError
-from edgedec.file_kinds import refusal
 from edgedec.hw.compiler import program_file
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import check_handoff, read_handoff
-from edgedec.manifest import MANIFEST as MODEL_MANIFEST
-from edgedec.missing import nothing_at
 from edgedec.runtime.accelerator.board_manifest import (
     AGAIN,
     BITSTREAMS,

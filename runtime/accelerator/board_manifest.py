@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from edgedec.bundle.manifest import MANIFEST as MODEL_MANIFEST
+from edgedec.bundle.manifest import TEMPLATE, TOKENIZER, WEIGHTS, manifest_hash
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.hw.compiler import program_file
-from edgedec.manifest import MANIFEST as MODEL_MANIFEST
-from edgedec.manifest import TEMPLATE, TOKENIZER, WEIGHTS, manifest_hash
 
 __all__ = [
     "AGAIN",

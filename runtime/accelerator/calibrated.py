@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 
 from edgedec import reference
-from edgedec.atomic import new_file
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import new_file
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.calibration import Calibration
@@ -44,7 +44,8 @@ def _code() -> str:
     """Return a hash of the source code on which a calibration depends."""
     digest = hashlib.sha256()
     core = Path(reference.__path__[0])
-    for path in sorted([*core.rglob("*.py"), *(core.parent / name for name in ("passes.py", "ops.py", "graph.py"))]):
+    graph = [core.parent / "graph" / name for name in ("passes.py", "ops.py", "graph.py")]
+    for path in sorted([*core.rglob("*.py"), *graph]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     for path in sorted((core.parent / "families").glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from edgedec.boards import find_board
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import ToolError, UsageError
 from edgedec.families import build_graph
+from edgedec.graph.ops import Embed
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.compiler.choose import ring_window, small_config
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.program import Program, compile_model, lowered_sizes, ring_beats
 from edgedec.hw.compiler.shapes import shape_model
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.install_hint import install_extra
-from edgedec.ops import Embed
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.model import IntegerModel, integer_graph, prepare
 from edgedec.runtime.accelerator.calibrated import calibrated

@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol, cast, get_args
 
 from edgedec.board import Board
 from edgedec.errors import UsageError
+from edgedec.host.spelling import did_you_mean, must_be_one_of
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
-from edgedec.spelling import did_you_mean, must_be_one_of
 
 __all__ = [
     "BOARD",

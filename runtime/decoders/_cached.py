@@ -14,7 +14,6 @@ from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -30,6 +29,7 @@ from edgedec.runtime.protocols import (
     TokenSequence,
     WrittenRounds,
 )
+from edgedec.runtime.sampling.logprobs import TokenLogprobs
 
 __all__ = ["CachedDecoder", "PromptSequence", "check_prompt"]
 

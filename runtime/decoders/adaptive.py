@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from weakref import ref
 
-from edgedec.rate_limit import RateLimitedLog
+from edgedec.host.rate_limit import RateLimitedLog
+from edgedec.runtime.base.median import median
 from edgedec.runtime.decoders.acceptance import RankAcceptance
-from edgedec.runtime.median import median
 from edgedec.runtime.protocols import F32, CostModel, Limits, Outcome, TokenTree, TreePolicy, TreeSize
 
 __all__ = ["Adaptive"]

@@ -54,7 +54,7 @@ from edgedec.runtime.protocols import (
     TokenTree,
     WrittenRounds,
 )
-from edgedec.runtime.target_top import TOP_TAPS, top_taps
+from edgedec.runtime.sampling.target_top import TOP_TAPS, top_taps
 from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["AutoregressiveDecoder", "AutoregressiveSequence", "Rounds"]

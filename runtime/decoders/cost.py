@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 
-from edgedec.runtime.median import median
+from edgedec.runtime.base.median import median
 from edgedec.runtime.protocols import CostModel
 
 __all__ = ["CostBeside", "ObservedCost"]

@@ -25,7 +25,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgedec.errors import UsageError
-from edgedec.runtime import portable_math
 from edgedec.runtime.decoders._ahead import root_alone
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders.rounds import Phase, Rounds
@@ -43,6 +42,7 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     Token,
 )
+from edgedec.runtime.sampling import portable_math
 
 __all__ = [
     "NextLogits",

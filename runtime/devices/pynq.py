@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from edgedec.device import Kind
 from edgedec.errors import BundleError, DeviceError, ToolError, UsageError
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
-from edgedec.install_hint import install_extra
 from edgedec.runtime.devices._memory_ports import REGISTER_BYTES, set_ports
 from edgedec.runtime.devices._waiting import HOST_CLOCK, WaitClock, Waiter, thread_loop
 from edgedec.runtime.driver.cma import MEMINFO, read_cma, shortage

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgedec.bundle import Bundle
-from edgedec.memory import MemoryUse
-from edgedec.rate_limit import RateLimitedLog
+from edgedec.bundle.bundle import Bundle
+from edgedec.host.rate_limit import RateLimitedLog
+from edgedec.memory.memory import MemoryUse
+from edgedec.runtime.base.median import median
 from edgedec.runtime.drafters import copy, model, ngram, stand
 from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.drafters._text import Confirmed
 from edgedec.runtime.drafting import alone, expanding, reading
-from edgedec.runtime.median import median
 from edgedec.runtime.protocols import (
     I32,
     Bytes,

@@ -21,10 +21,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.families import context_size
-from edgedec.memory import MemoryUse
+from edgedec.memory.memory import MemoryUse
 from edgedec.runtime.capabilities import SnapshotState
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
 from edgedec.runtime.drafting import alone

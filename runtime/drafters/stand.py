@@ -13,7 +13,7 @@ from edgedec.runtime.drafters._table import ContextTable
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, Confirmed, TextDraft
 from edgedec.runtime.loop.drafts import compiled_draft
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Draft, Limits, Outcome, Sparse, TargetInfo, TokenTree
-from edgedec.runtime.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS
+from edgedec.runtime.sampling.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS
 
 __all__ = ["LONGEST", "create"]
 
@@ -26,7 +26,7 @@ class _Stand(TextDraft):
     """A draft that guesses the ten likeliest tokens of the average distribution after the longest known context.
 
     It learns from outcomes only: from the target's probabilities at the nodes of an accepted path if the outcome has them
-    (``runtime/target_top.py``), or else from the accepted tokens, with probability 1 each. It does not learn from the
+    (``target_top.py``), or else from the accepted tokens, with probability 1 each. It does not learn from the
     prompt. It keeps the averages when the text is replaced, so that a draft that stays open improves from answer to answer.
     """
 

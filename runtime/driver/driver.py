@@ -8,9 +8,9 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.capacity import reach
 from edgedec.device import Device
 from edgedec.errors import DeviceError, UsageError
+from edgedec.graph.capacity import reach
 from edgedec.hw.compiler.host import ProgramHost, Results
 from edgedec.hw.compiler.program import Program, result_bytes
 from edgedec.hw.config import ADDRESS_BITS

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from edgedec.runtime.median import median
+from edgedec.runtime.base.median import median
 
 __all__ = ["STALL", "ChunkSize"]
 

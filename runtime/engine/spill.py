@@ -36,11 +36,11 @@ from typing import BinaryIO, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.digests import large_sha256, sha256
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.memory import format_bytes
-from edgedec.runtime.block_pool import HeldRows
+from edgedec.memory.memory import format_bytes
+from edgedec.runtime.cache.block_pool import HeldRows
 from edgedec.runtime.decoders.prefixes import common_prefix
 
 __all__ = ["SpillError", "SpillFolder", "SpillableState", "Spilled"]

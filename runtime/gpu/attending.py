@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.graph import KvState
+from edgedec.graph.graph import KvState
+from edgedec.graph.ops import Attention, Rope
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
-from edgedec.ops import Attention, Rope
 from edgedec.reference.float_profile.ops.rope import tables
 from edgedec.runtime.gpu.fusion import FusedNode
 from edgedec.runtime.gpu.kernels.attention import attention, rope_append

@@ -18,7 +18,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from edgedec.environment import GPU
 from edgedec.errors import DeviceError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 __all__ = ["Adapter", "GpuDevice", "Pipeline", "RowHolder", "adapters", "chosen_adapter", "close_device", "open_device"]
 

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import EdgedecError
-from edgedec.memory import MemoryMeter
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
+from edgedec.memory.memory import MemoryMeter
 from edgedec.runtime.gpu.device import Adapter, GpuDevice, chosen_adapter, open_device
 from edgedec.runtime.gpu.probe import arithmetic, sample_pipelines
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.runtime.gpu.device import chosen_adapter
 from edgedec.runtime.gpu.driver import known_cost
 from edgedec.runtime.gpu.executor import UPLOAD_BYTES

@@ -10,8 +10,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph
-from edgedec.ops import Add, Attention, GatedActivation, Hadamard, Linear, Operation, QuantizeActivation, RmsNorm, Rope
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import (
+    Add,
+    Attention,
+    GatedActivation,
+    Hadamard,
+    Linear,
+    Operation,
+    QuantizeActivation,
+    RmsNorm,
+    Rope,
+)
 from edgedec.runtime.gpu.kernels.rows import MOST_BLOCK
 
 __all__ = ["FusedNode", "group_operations"]

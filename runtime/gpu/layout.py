@@ -11,11 +11,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.memory import format_bytes
+from edgedec.graph.ops import Operation
+from edgedec.memory.memory import format_bytes
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
-from edgedec.ops import Operation
 from edgedec.runtime.gpu.device import Adapter
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.rows import Columns

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import Tensor
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph, KvState
-from edgedec.manifest import Tensor
-from edgedec.ops import (
+from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.ops import (
     Add,
     Embed,
     GatedActivation,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.ops import Add, Linear
+from edgedec.graph.ops import Add, Linear
 from edgedec.runtime.gpu.forms import MatrixForm, form_of
 from edgedec.runtime.gpu.fusion import FusedNode
 from edgedec.runtime.gpu.kernels.kernel import Kernel

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError, EdgedecError
 from edgedec.onnx.kv_cache import BLOCK_ROWS
-from edgedec.runtime.cache_blocks import BlockArena, BlockState
+from edgedec.runtime.cache.cache_blocks import BlockArena, BlockState
 from edgedec.runtime.protocols import I32
 
 __all__ = ["GpuArena", "GpuRows", "GpuState"]

@@ -6,7 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from edgedec.errors import ToolError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from edgedec.runtime.grammar.lexer import MOST_STATES
 
 if TYPE_CHECKING:

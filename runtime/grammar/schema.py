@@ -17,9 +17,9 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 from edgedec.errors import UsageError
+from edgedec.host.spelling import did_you_mean
 from edgedec.runtime.grammar.schema_work import check_work
 from edgedec.runtime.grammar.values import LIMIT_ALL_ARRAYS, LIMIT_ARRAYS, Disjoint, unique_arrays
-from edgedec.spelling import did_you_mean
 
 __all__ = ["FORMATS", "KEYWORDS", "Place", "Schema", "place_text", "read_json", "reference_place"]
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.install_hint import install_again, is_installed
+from edgedec.host.install_hint import install_again, is_installed
+from edgedec.runtime.base.native_library import Functions, declare, open_library
 from edgedec.runtime.kernels.recipe import LIBRARY
-from edgedec.runtime.native_library import Functions, declare, open_library
 from edgedec.schemes import TernaryScheme
 
 __all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load", "without_kernels"]

@@ -133,7 +133,7 @@ struct ChosenKeys {
     std::vector<int64_t> slots;
 };
 
-// The keys that a query attends to: at most count(n) of the n that it sees (edgedec/selection.py). Their first `sinks` and last
+// The keys that a query attends to: at most count(n) of the n that it sees (edgedec/graph/selection.py). Their first `sinks` and last
 // `recent` are always among them.
 struct Selection {
     int64_t keys = 0;   // 0: all keys that a query sees

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError
-from edgedec.graph import KvState
+from edgedec.graph.graph import KvState
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, kv_bytes
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.value_file import FiledHead, ValueFile

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cgroups import cgroup_limits
 from edgedec.environment import HUGE_PAGES
+from edgedec.memory.cgroups import cgroup_limits
 
 __all__ = ["LEAST_BYTES", "FileReader", "anonymous", "file_bytes", "huge_page_bytes"]
 

@@ -21,18 +21,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.atomic import new_file
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import new_file
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import ALIGNMENT, Tensor, naming
+from edgedec.bundle.verified import LEAST_BYTES, SETTLED_S, is_verified, verifying
 from edgedec.digests import sha256, sha256_of_size
 from edgedec.errors import BundleError, EdgedecError
-from edgedec.manifest import ALIGNMENT, Tensor, naming
+from edgedec.host.paths import cache_folder
 from edgedec.onnx.grid_layout import grid_layout
-from edgedec.paths import cache_folder
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.grid import pack_grid
 from edgedec.runtime.kernels.huge_pages import file_bytes
 from edgedec.schemes import Int4Scheme, TernaryScheme
-from edgedec.verified import LEAST_BYTES, SETTLED_S, is_verified, verifying
 
 __all__ = [
     "LOAD_BYTES",

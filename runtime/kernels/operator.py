@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError
-from edgedec.install_hint import install_again
+from edgedec.host.install_hint import install_again
 from edgedec.onnx.fusion import whole_program
 from edgedec.onnx.grid_layout import grid_layout
 from edgedec.onnx.model_bytes import Node

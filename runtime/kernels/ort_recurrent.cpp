@@ -1,4 +1,4 @@
-// The ONNX Runtime operators with recurrent states (recurrent.hpp, edgedec/ops.py). Their last inputs are
+// The ONNX Runtime operators with recurrent states (recurrent.hpp, edgedec/graph/ops.py). Their last inputs are
 //   visible int64 [n, words] (bit j of a row: it sees row j of its own sequence; the last one before itself is its parent),
 //   sequences int64 [s, 2] (rows of each sequence of the pass, in order, and its committed rows; what follows the last row of the
 //   pass is ignored), slots int64 [s] (the slot of each sequence), states float32 [tables + slots * slot]: the buffer of the

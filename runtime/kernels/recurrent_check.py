@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.graph import RecurrentState
+from edgedec.graph.graph import RecurrentState
+from edgedec.graph.ops import CausalConv, GatedDeltaRule, SelectiveScan
 from edgedec.onnx.model_bytes import Node
 from edgedec.onnx.recurrent_layout import SLOT_INPUTS, RecurrentLayout, slot_layout
-from edgedec.ops import CausalConv, GatedDeltaRule, SelectiveScan
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.reference.float_profile.ops import causal_conv, gated_delta_rule, selective_scan

@@ -8,7 +8,7 @@ from edgedec.errors import DeviceError
 from edgedec.runtime.kernels import Kernels
 
 if TYPE_CHECKING:
-    from edgedec.ort import onnxruntime as ort
+    from edgedec.host.ort import onnxruntime as ort
 
 __all__ = ["DOMAIN", "register"]
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
 from edgedec.onnx.fusion import FusedProgram
+from edgedec.runtime.base.native_library import Functions
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.registration import register
-from edgedec.runtime.native_library import Functions
 
 __all__ = ["RESULTS", "ROWS", "WORDS", "KernelSession", "Memory"]
 
@@ -133,7 +133,9 @@ class KernelSession:
             assert profile is None, "only sessions of ONNX Runtime have a profile"
             open_it, data = self._library.edgedec_session_open_directly, model.record
         else:
-            from edgedec.ort import onnxruntime as ort  # its import takes longer than all of a small model's loading
+            from edgedec.host.ort import (
+                onnxruntime as ort,  # its import takes longer than all of a small model's loading
+            )
 
             register(ort.SessionOptions(), kernels)  # gives ONNX Runtime's interface to the library
             open_it, data = self._library.edgedec_session_open, model

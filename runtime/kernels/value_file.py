@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
-from edgedec.memory import MemoryUse, format_bytes
+from edgedec.host.paths import cache_folder
+from edgedec.memory.memory import MemoryUse, format_bytes
 from edgedec.onnx.kv_cache import BLOCK_ROWS, FiledState
-from edgedec.paths import cache_folder
+from edgedec.runtime.base.native_library import Functions
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.native_library import Functions
 
 __all__ = ["FiledHead", "ValueFile", "value_room"]
 

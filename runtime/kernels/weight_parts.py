@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from edgedec.bundle import Bundle
-from edgedec.graph import Graph
-from edgedec.manifest import ALIGNMENT
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import ALIGNMENT
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Linear
 from edgedec.onnx.grid_layout import grid_layout
-from edgedec.ops import Linear
 from edgedec.runtime.kernels.layout_cache import layout_entries
 from edgedec.schemes import Int4Scheme, Int8Scheme, Scheme, TernaryScheme
 

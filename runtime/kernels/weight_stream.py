@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.bundle.manifest import ALIGNMENT
 from edgedec.errors import DeviceError
-from edgedec.manifest import ALIGNMENT
+from edgedec.runtime.base.native_library import Functions
+from edgedec.runtime.base.stream_counts import StreamCounts, StreamTimings
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import anonymous
 from edgedec.runtime.kernels.weight_parts import PAGE_BYTES, WeightPart, WeightSplit
-from edgedec.runtime.native_library import Functions
-from edgedec.runtime.stream_counts import StreamCounts, StreamTimings
 
 __all__ = ["WeightStream"]
 

@@ -1,7 +1,7 @@
 """The compiled loop: drafters that read the text, growth of trees, sampling, verification, and whole rounds, in C++.
 
 Python's loop (``runtime/decoders``, ``runtime/drafters``, ``runtime/trees``, ``runtime/verifiers``,
-``runtime/sampling.py``) is the definition. The library makes the same trees and writes the same texts. It is optional:
+``runtime/sampling``) is the definition. The library makes the same trees and writes the same texts. It is optional:
 without it, or with EDGEDEC_LOOP=python, every round runs in Python. While a function of the library runs, the interpreter's
 lock is free.
 """
@@ -18,9 +18,9 @@ import numpy as np
 
 from edgedec.environment import LOOP
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.install_hint import install_again
+from edgedec.host.install_hint import install_again
+from edgedec.runtime.base.native_library import Functions, open_library
 from edgedec.runtime.kernels.recipe import LOOP_LIBRARY
-from edgedec.runtime.native_library import Functions, open_library
 
 __all__ = ["LOOPS", "NO_TOKEN", "Loop", "load"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgedec.runtime import loop
 from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TargetInfo, TokenTree
-from edgedec.runtime.target_top import TOP_IDS, TOP_PROBS
+from edgedec.runtime.sampling.target_top import TOP_IDS, TOP_PROBS
 
 __all__ = ["NO_DRAFT", "CompiledDraft", "DraftHandle", "compiled_draft"]
 

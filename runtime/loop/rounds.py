@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
+from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.loop import Loop
 from edgedec.runtime.loop.drafts import DraftHandle
 from edgedec.runtime.loop.inputs import LoopInputs, members
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.loop.trees import CompiledGrowth
-from edgedec.runtime.pause import Pause
 from edgedec.runtime.protocols import I32
 
 __all__ = ["MOST_NODES", "MOST_ROUNDS", "RoundsArguments", "RoundsCall", "Stop", "TextArguments", "TextRounds"]

@@ -1,5 +1,5 @@
-// The next token after a row of logits. The definitions are Python's: runtime/sampling.py, runtime/position_random.py and
-// runtime/portable_math.py, whose results are equal to the last bit.
+// The next token after a row of logits. The definitions are Python's: runtime/sampling/sampling.py, runtime/sampling/position_random.py and
+// runtime/sampling/portable_math.py, whose results are equal to the last bit.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class Sampler {
     // Sets `probs` [vocab] to the distribution that `Sampler.distribution` returns.
     void distribution(float* logits, int64_t vocab, Text text, const Tokens& path, float* probs);
 
-    // Sets `top` to the likeliest tokens of a row (`top_taps` of runtime/target_top.py): of the logits at temperature 0,
+    // Sets `top` to the likeliest tokens of a row (`top_taps` of runtime/sampling/target_top.py): of the logits at temperature 0,
     // otherwise of the distribution that `token` was called for last.
     void likeliest(const float* logits, int64_t vocab, TopTokens& top) const;
 

@@ -7,8 +7,8 @@ from ctypes import c_double, c_int64, c_uint64, c_void_p
 
 import numpy as np
 
-from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.sampling import Sampler
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler
 
 __all__ = ["CompiledSampling"]
 

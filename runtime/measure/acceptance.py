@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.progress import Progress, silent
 from edgedec.runtime.measure.perplexity import read_logits
 from edgedec.runtime.protocols import F32, I32, Limits
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import open_target
 
 __all__ = [

@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from edgedec.bundle.missing import spelling_of_path
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.missing import spelling_of_path
+from edgedec.host.spelling import did_you_mean
 from edgedec.progress import Progress, silent
 from edgedec.runtime.measure.perplexity import F64, check_finite, check_ids, log_likelihoods, next_log_probs
 from edgedec.runtime.protocols import I32, Limits, State, Target
 from edgedec.runtime.text.tokenizer import Tokenizer
-from edgedec.spelling import did_you_mean
 
 __all__ = [
     "ChoiceScore",

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.progress import Progress, silent
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 
 __all__ = ["GuessResult", "bench_guesses"]
 

@@ -9,15 +9,15 @@ from statistics import median
 
 import numpy as np
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.progress import Progress, silent
 from edgedec.runtime.decoders import open_decoder
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Limits, Pass, Request, State, Target
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import create_policy, create_verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import is_accelerator, open_target
 
 __all__ = ["PASS_SIZES", "BenchResult", "bench"]

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from edgedec import __version__
-from edgedec.runtime.answer import StopReason
 from edgedec.runtime.grammar.reasoning import Reasoning, reasoning_tokens
 from edgedec.runtime.grammar.tool_calls import ToolCallDelta, ToolCallParser
-from edgedec.runtime.logprobs import TokenLogprobs
+from edgedec.runtime.sampling.logprobs import TokenLogprobs
 from edgedec.runtime.server.conversations import ConversationRequest
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.logprobs import Part, TokenParts, chat_logprobs
@@ -23,6 +22,7 @@ from edgedec.runtime.server.streaming import EVENTS, Chunk, Framing
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
 from edgedec.runtime.server.tool_messages import template_calls
+from edgedec.runtime.session.answer import StopReason
 from edgedec.runtime.text.provenance import OutsideMessage
 from edgedec.runtime.text.reasoning import ReasoningPlace, ReasoningSplitter, Thought
 

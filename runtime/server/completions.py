@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import I32
+from edgedec.runtime.sampling.logprobs import TokenLogprobs
 from edgedec.runtime.server.chat import FINGERPRINT, Usage, finish_reason
 from edgedec.runtime.server.logprobs import TokenOffsets, completion_logprobs
 from edgedec.runtime.server.model_text import ModelText

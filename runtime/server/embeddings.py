@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from edgedec.runtime.protocols import F32, I32
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError, answer_cancelled, not_supported
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.model_text import ModelFacts

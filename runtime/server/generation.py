@@ -15,7 +15,7 @@ from edgedec.errors import EdgedecError
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.reasoning import Reasoning
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
 from edgedec.runtime.server.completions import CompletionReply
 from edgedec.runtime.server.errors import from_edgedec, not_supported

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from edgedec.runtime.grammar import tools
-from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import I32
+from edgedec.runtime.sampling.logprobs import TokenLogprobs
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.text.reasoning import BEGIN, END, ReasoningPlace
 

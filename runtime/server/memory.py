@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from edgedec.errors import EdgedecError
-from edgedec.memory import MemoryMeter, Plan
-from edgedec.memory_budget import Budget, MemoryLimit, find_budget
-from edgedec.memory_pressure import PressureWatch, pressure_file
+from edgedec.memory.budget import Budget, MemoryLimit, find_budget
+from edgedec.memory.memory import MemoryMeter, Plan
+from edgedec.memory.pressure import PressureWatch, pressure_file
 from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.compiler import TOKEN_BYTES
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES, tools_lexer_bytes
-from edgedec.runtime.session_memory import SessionMemory
+from edgedec.runtime.session.session_memory import SessionMemory
 
 __all__ = ["GRAMMAR_CACHE_BYTES", "GRAMMAR_ROOM", "WORK", "ServerMemory", "request_bytes", "server_items"]
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Literal
 
-from edgedec.runtime.answer import Timings
+from edgedec.runtime.session.answer import Timings
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 

@@ -22,7 +22,7 @@ from edgedec.runtime.text.reasoning import BEGIN, END, ReasoningPlace, reasoning
 from edgedec.runtime.text.stream import TextStream, token_bytes
 
 if TYPE_CHECKING:
-    from edgedec.runtime.session import Session
+    from edgedec.runtime.session.session import Session
 
 __all__ = ["ModelFacts", "ModelText"]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.logprobs import TokenLogprobs
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.logprobs import LEAST
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.progress import TextProgress

@@ -20,10 +20,10 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, n
 from typing import Literal, ParamSpec, TypeVar
 
 from edgedec.errors import EdgedecError
-from edgedec.heap import release_garbage, trim_heap
+from edgedec.memory.heap import release_garbage, trim_heap
+from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.grammar.cache import GrammarCache
-from edgedec.runtime.pause import Pause
 from edgedec.runtime.server.errors import (
     ApiError,
     late_grammar,
@@ -39,7 +39,7 @@ from edgedec.runtime.server.request_memory import REQUEST_MEMORY
 from edgedec.runtime.server.submission import QueuedText, Submission, TextRequest, may_begin, queue_fairly, take
 from edgedec.runtime.server.texts import GRAMMAR_S, MUCH_BYTES, RunningTexts
 from edgedec.runtime.server.turns import CLIENT, FairThreads
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 
 __all__ = ["ModelService", "ServicePhase"]
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from edgedec.errors import UsageError
 from edgedec.runtime.pooling import POOLINGS, Pooling
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.reasoning import ReasoningSettings
 
 __all__ = ["LOCAL_ORIGINS", "ServerSettings", "is_local_origin", "is_loopback"]

@@ -11,17 +11,17 @@ from itertools import islice
 from types import TracebackType
 from typing import Self
 
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.engine.ledger import Reservation
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.reasoning import Reasoning
-from edgedec.runtime.logprobs import LogprobsOf, TokenLogprobs
 from edgedec.runtime.pooling import PooledRows, Pooling
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.logprobs import LogprobsOf, TokenLogprobs
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.memory import request_bytes
 from edgedec.runtime.server.progress import ProgressClock, TextProgress
 from edgedec.runtime.server.turns import CLIENT
+from edgedec.runtime.session.answer import Answer
 
 __all__ = [
     "GoneError",

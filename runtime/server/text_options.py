@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError, not_supported
 from edgedec.runtime.server.request_body import OF_OTHER_SERVERS, Count, RequestBody
 

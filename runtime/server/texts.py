@@ -9,14 +9,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 
 from edgedec.errors import EdgedecError
-from edgedec.heap import trim_heap
-from edgedec.runtime.answer import Answer, AnswerStream
+from edgedec.memory.heap import trim_heap
 from edgedec.runtime.grammar.compiler import CompiledGrammar
 from edgedec.runtime.server.errors import ApiError, from_edgedec, late_grammar, server_ending
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.submission import QueuedText, Submission, TextEnd, TextEvent, TextPart, post_all
 from edgedec.runtime.server.turns import FairThreads
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.answer import Answer, AnswerStream
+from edgedec.runtime.session.session import Session
 
 __all__ = ["GRAMMAR_S", "MUCH_BYTES", "RunningTexts"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedec.runtime.answer import Timings
+from edgedec.runtime.session.answer import Timings
 
 __all__ = ["timings_json"]
 

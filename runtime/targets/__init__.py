@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Unpack, cast
 
 from edgedec import device as accelerators
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
+from edgedec.host.spelling import did_you_mean
 from edgedec.keywords import shows_keywords
-from edgedec.memory import MemoryUse
+from edgedec.memory.memory import MemoryUse
 from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
 from edgedec.runtime.protocols import Bytes, Target
 from edgedec.runtime.target_request import TargetKeywords, TargetRequest
-from edgedec.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions

@@ -16,34 +16,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError, UsageError
-from edgedec.graph import Graph
-from edgedec.heap import freed_blocks_go_back, trim_heap, use_small_pages
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Linear
+from edgedec.memory.heap import freed_blocks_go_back, trim_heap, use_small_pages
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
 from edgedec.onnx.recurrent_layout import recurrent_layout
-from edgedec.ops import Linear
 from edgedec.runtime import visibility
-from edgedec.runtime.cores import physical_cores
+from edgedec.runtime.base.cores import physical_cores
+from edgedec.runtime.base.key_counts import KeyCounts
+from edgedec.runtime.cache.arena import ArenaState, CacheArena, RecurrentArenaState
+from edgedec.runtime.cache.slots import RecurrentSlots
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import FileReader
 from edgedec.runtime.kernels.recurrent import RecurrentBuffer
 from edgedec.runtime.kernels.session import RESULTS, ROWS, WORDS, KernelSession, Memory
 from edgedec.runtime.kernels.weight_stream import WeightStream
-from edgedec.runtime.key_counts import KeyCounts
 from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import recurrent_slots, run_rows
-from edgedec.runtime.targets._arena import ArenaState, CacheArena, RecurrentArenaState
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
 from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
 from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._pass_arrays import PassArrays
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
-from edgedec.runtime.targets._slots import RecurrentSlots
 from edgedec.schemes import FloatScheme
 
 __all__ = ["CpuTarget"]

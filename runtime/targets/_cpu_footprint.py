@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from edgedec.bundle import Bundle
-from edgedec.graph import Graph
-from edgedec.memory import MemoryUse
+from edgedec.bundle.bundle import Bundle
+from edgedec.graph.graph import Graph
+from edgedec.memory.memory import MemoryUse
 from edgedec.onnx.kv_cache import CacheLayout, blocks_of, cache_layout
 from edgedec.onnx.lowering import check_lowered
 from edgedec.onnx.recurrent_layout import RecurrentLayout, recurrent_layout
-from edgedec.runtime.cores import physical_cores
+from edgedec.runtime.base.cores import physical_cores
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES
 from edgedec.runtime.kernels.value_file import value_room
 from edgedec.runtime.model_graph import bundle_graph, embedding_name

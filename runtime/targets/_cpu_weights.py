@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import Tensor
 from edgedec.environment import FUSED
-from edgedec.graph import Graph
-from edgedec.manifest import Tensor
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Linear
 from edgedec.onnx.emitter import packed_names as onnx_names
 from edgedec.onnx.fusion import FusedProgram
 from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
 from edgedec.onnx.recurrent_layout import recurrent_layout
-from edgedec.ops import Linear
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
 from edgedec.runtime.kernels.layout_cache import Layout, layout_bytes, open_layout

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgedec.graph import Graph, KvState
-from edgedec.ops import Attention, Embed, Hadamard, Rope
+from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.ops import Attention, Embed, Hadamard, Rope
 from edgedec.runtime.model_graph import embedding_name
 
 __all__ = [

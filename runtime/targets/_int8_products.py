@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.model_bytes import DataType, Node, TensorValue, ValueInfo, encode_model
-from edgedec.ort import onnxruntime as ort
 
 __all__ = ["product_is_exact", "signed_int8_is_exact"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from edgedec.bundle.row_reader import StoredRows
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
-from edgedec.row_reader import StoredRows
 from edgedec.runtime.loop.inputs import RUN, STORED, LoopInputs, TargetArguments
 
 if TYPE_CHECKING:

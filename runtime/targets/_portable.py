@@ -15,14 +15,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import Tensor
 from edgedec.errors import DeviceError, UnsupportedError
-from edgedec.graph import Graph
-from edgedec.heap import freed_blocks_go_back
-from edgedec.manifest import Tensor
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Attention, Linear
+from edgedec.host.ort import onnxruntime as ort
+from edgedec.memory.heap import freed_blocks_go_back
 from edgedec.onnx.lowering import check_lowered, emit
-from edgedec.ops import Attention, Linear
-from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.kernels import PORTABLE
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
-from edgedec.install_hint import install_extra, pip_install, pip_uninstall
+from edgedec.host.install_hint import install_extra, pip_install, pip_uninstall
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, encode_model
-from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.protocols import I32
 
 __all__ = ["KeyValueMemory", "key_value_memory", "open_session"]

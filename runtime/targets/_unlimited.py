@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgedec.bundle import Bundle
-from edgedec.memory import MemoryUse
+from edgedec.bundle.bundle import Bundle
+from edgedec.memory.memory import MemoryUse
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds
 

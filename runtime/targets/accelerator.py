@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.boards import find_board
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.device import Device, current_name
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.memory import MemoryUse
+from edgedec.memory.memory import MemoryUse
 from edgedec.progress import Progress
 from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.values import Logits

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.bundle import Bundle
-from edgedec.capacity import Capacity
-from edgedec.graph import Graph
+from edgedec.bundle.bundle import Bundle
+from edgedec.graph.capacity import Capacity
+from edgedec.graph.graph import Graph
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph, embedding_name

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
+from edgedec.graph.ops import Linear
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
-from edgedec.ops import Linear
 from edgedec.runtime import visibility
 from edgedec.runtime.gpu.device import GpuDevice, open_device
 from edgedec.runtime.gpu.driver import opened_device

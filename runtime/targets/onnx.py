@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import ToolError
 from edgedec.families import build_graph
-from edgedec.install_hint import install_extra, is_installed, pip_install
-from edgedec.memory import MemoryUse
+from edgedec.host.install_hint import install_extra, is_installed, pip_install
+from edgedec.memory.memory import MemoryUse
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.operator import usable, why_unusable
 from edgedec.runtime.protocols import Bytes, Target

@@ -9,7 +9,7 @@ Source: llama.cpp ``src/llama-chat.cpp``; and the cards of the models.
 from __future__ import annotations
 
 from edgedec.errors import UsageError
-from edgedec.spelling import did_you_mean
+from edgedec.host.spelling import did_you_mean
 
 __all__ = ["NAMED_TEMPLATES", "named_template"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgedec.runtime.position_random import Draws, PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree
+from edgedec.runtime.sampling.position_random import Draws, PositionRandom
 from edgedec.runtime.verifiers._drawn import F64, children_of, is_chosen
 
 __all__ = ["Select", "TopDown"]

@@ -24,8 +24,8 @@ from collections.abc import Callable
 import numpy as np
 
 from edgedec.errors import UsageError
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, TokenTree, Verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.verifiers._drawn import F64, as_probs, children_of, is_chosen, trials
 from edgedec.runtime.verifiers._traits import Traits
 from edgedec.runtime.verifiers.match import Match

@@ -23,8 +23,8 @@ rejection sampling 2402.14160 (without replacement); the treatment of chosen chi
 
 from __future__ import annotations
 
-from edgedec.runtime.position_random import Draws
 from edgedec.runtime.protocols import F32, Sparse, TokenTree, Verifier
+from edgedec.runtime.sampling.position_random import Draws
 from edgedec.runtime.verifiers._drawn import F64, as_probs, residual, trials
 from edgedec.runtime.verifiers._top_down import TopDown
 from edgedec.runtime.verifiers._traits import Traits

@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 
 from edgedec.errors import EdgedecError
-from edgedec.runtime.position_random import Draws
 from edgedec.runtime.protocols import F32, I32, Sparse, TokenTree, Verifier
+from edgedec.runtime.sampling.position_random import Draws
 from edgedec.runtime.verifiers._drawn import F64, as_probs, normalized, trials
 from edgedec.runtime.verifiers._top_down import TopDown
 from edgedec.runtime.verifiers._traits import Traits

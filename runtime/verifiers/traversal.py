@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, TokenTree, Verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.verifiers._drawn import F64, Trial, as_probs, children_of, is_chosen, trials
 from edgedec.runtime.verifiers._traits import Traits
 from edgedec.runtime.verifiers.match import Match

@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, TokenTree, Verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.verifiers._traits import Traits
 
 __all__ = ["DELTA", "EPSILON", "TRAITS", "create", "threshold"]

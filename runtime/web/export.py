@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as Hf
 
-from edgedec.atomic import check_folder, new_folder
-from edgedec.bundle import Bundle
+from edgedec.bundle.atomic import check_folder, new_folder
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.onnx.kv_cache import blocks_of

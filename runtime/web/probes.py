@@ -12,10 +12,10 @@ from typing import Any
 
 from tokenizers import Tokenizer as Hf
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.same_tokens import TEXTS, added_texts

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from edgedec import hw
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import ToolError
+from edgedec.host.paths import cache_folder
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.emit import yosys
 from edgedec.hw.emit.verilog import check_yosys
 from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 from edgedec.hw.system.sdram.chip import SdramChip
-from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.cxxrtl.division import NAMESPACE, divide

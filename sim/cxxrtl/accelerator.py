@@ -11,10 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edgedec import hw
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
+from edgedec.host.paths import cache_folder
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.emit import yosys
-from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.sim.cxxrtl import library
 from edgedec.sim.ddr.library import FOLDER as DDR_FOLDER

@@ -16,11 +16,11 @@ from typing import Any
 
 from amaranth.hdl import Value
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import ToolError, UsageError
+from edgedec.host.install_hint import install_package, pip_install
+from edgedec.host.paths import cache_folder
 from edgedec.hw.emit.yosys import run_yosys, to_rtlil
-from edgedec.install_hint import install_package, pip_install
-from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.cxxrtl.division import NAMESPACE, divide

@@ -10,9 +10,9 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import ToolError
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.ddr.parameters import DdrParameters
 

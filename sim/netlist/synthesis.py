@@ -9,11 +9,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgedec.atomic import new_file
 from edgedec.board import FAMILIES
 from edgedec.boards.flows.ecp5.project import SYSTEM, SYSTEM_SCRIPT
+from edgedec.bundle.atomic import new_file
+from edgedec.host.paths import cache_folder
 from edgedec.hw.emit.yosys import run_yosys, to_rtlil
-from edgedec.paths import cache_folder
 
 __all__ = ["synthesized"]
 

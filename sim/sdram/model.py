@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import ToolError
+from edgedec.host.paths import cache_folder
 from edgedec.hw.system.sdram.chip import SdramChip, SdramTimes
-from edgedec.paths import cache_folder
 from edgedec.runtime.kernels.recipe import find_compiler
 
 __all__ = ["FOLDER", "SdramCounts", "SdramModel", "parameters"]

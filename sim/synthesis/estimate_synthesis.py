@@ -15,10 +15,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
+from edgedec.host.paths import cache_folder
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.emit.yosys import run_yosys, to_rtlil
-from edgedec.paths import cache_folder
 
 __all__ = ["FAMILIES", "SynthesisDesign", "synthesize", "synthesize_all"]
 

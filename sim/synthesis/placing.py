@@ -17,11 +17,11 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import ToolError
+from edgedec.host.install_hint import install_extra
+from edgedec.host.paths import cache_folder
 from edgedec.hw.emit.yosys import run_yosys
-from edgedec.install_hint import install_extra
-from edgedec.paths import cache_folder
 from edgedec.sim.synthesis.estimate_synthesis import SynthesisDesign
 from edgedec.sim.synthesis.timing import design_hash
 

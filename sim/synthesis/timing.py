@@ -14,9 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
+from edgedec.host.paths import cache_folder
 from edgedec.hw.emit.yosys import run_yosys
-from edgedec.paths import cache_folder
 from edgedec.sim.synthesis import netlist_levels
 from edgedec.sim.synthesis.estimate_synthesis import SynthesisDesign
 from edgedec.sim.synthesis.netlist_levels import LevelCount, Loads, measure_netlist

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import EdgedecError, ToolError
+from edgedec.host.install_hint import install_extra
+from edgedec.host.paths import cache_folder
 from edgedec.hw.emit.yosys import to_verilog
-from edgedec.install_hint import install_extra
-from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.sim.verify.axi_monitor import Watched
 

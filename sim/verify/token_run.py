@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.program import compile_model, laid_out
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.ops import Embed
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.model import IntegerModel

@@ -22,9 +22,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import Tokens
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
-from edgedec.manifest import Tokens
 from tests.support.make_tiny import write_bundle
 
 _MAX_BYTES = 3 << 20  # bytes of memory; the bundle has 30 kB
@@ -510,7 +510,7 @@ def test_a_scale_that_is_not_finite_is_refused(
 @pytest.fixture(params=[1 << 20, 64], ids=["one chunk", "many chunks"])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make chunks small, because values are checked as they are read, and any chunk may hold an invalid one."""
-    monkeypatch.setattr("edgedec.manifest._CHUNK_BYTES", request.param)
+    monkeypatch.setattr("edgedec.bundle.manifest._CHUNK_BYTES", request.param)
 
 
 @pytest.mark.usefixtures("chunks")

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.bundle.manifest import manifest_hash
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import CODE, IMAGE, MANIFEST, load_program, save_program
-from edgedec.manifest import manifest_hash
 from tests.edgedec.reference.integer_profile.support.make_models import tiny
 from tests.sim.support.bench_interpreter import compiled
 

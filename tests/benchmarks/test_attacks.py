@@ -11,7 +11,7 @@ import pytest
 
 from edgedec import demo
 from edgedec.errors import UsageError
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import serving
 
 attacks: Any = importlib.import_module("benchmarks.server.attacks")

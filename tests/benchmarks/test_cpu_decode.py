@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, ToolError, UsageError
 from edgedec.families import build_graph
 from edgedec.quantize.readers import open_checkpoint

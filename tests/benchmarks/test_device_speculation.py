@@ -16,7 +16,7 @@ from edgedec.errors import DeviceError
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.runtime.protocols import Limits, Pass, TargetInfo
-from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.visibility import tree
 
 VOCAB, PROMPT = 12, 3

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import Int8Scheme, TernaryScheme
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import weights_sha256, write_calibrated
 from edgedec.errors import UsageError
 from edgedec.families import build_graph
-from edgedec.kv_policies.double_sparsity import DoubleSparsityPolicy
-from edgedec.kv_policies.duo import DuoPolicy
+from edgedec.kv.policies.double_sparsity import DoubleSparsityPolicy
+from edgedec.kv.policies.duo import DuoPolicy
 from edgedec.runtime.kernels.operator import usable
 from tests.support.make_policies import selection_of
 

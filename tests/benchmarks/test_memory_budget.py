@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.protocols import I32, Draft, Outcome, Sparse, TokenTree
 from edgedec.runtime.run_settings import RunSettings
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from edgedec import demo
 from edgedec.errors import UsageError
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 
 P = importlib.import_module("benchmarks.support.prompts")
 KINDS = {"story", "question", "copying", "code", "multi-turn", "summary"}

@@ -10,7 +10,7 @@ import pytest
 from gguf import quants
 
 from benchmarks.peers.q4_0 import q4_0_parts, write_q4_0_bundle
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.exporters.gguf.file import q4_0
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.schemes import Int4Scheme

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
 
 samples, own_text, prompts = (
     importlib.import_module(f"benchmarks.{name}")

@@ -18,11 +18,11 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, ToolError, UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.ort import onnxruntime as ort
-from edgedec.paths import cache_folder
+from edgedec.host.ort import onnxruntime as ort
+from edgedec.host.paths import cache_folder
 from edgedec.quantize.synthetic.padded_bundle import SIZES, pad_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.kernels.recipe import find_compiler

@@ -16,7 +16,7 @@ from edgedec.board import FAMILIES, MEMORY_MODELS, RESOURCES, Board
 from edgedec.boards import all_boards, board_names, find_board
 from edgedec.demo import DRAFT, TARGET
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.hw.config import AcceleratorConfig

@@ -18,11 +18,11 @@ import pytest
 
 from edgedec.device import Device, device_names, open_device
 from edgedec.errors import DeviceError, UsageError
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.isa.instructions import Opcode
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.hw.isa.striping import block_bytes
-from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import Sequence
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.recording import RecordingDevice

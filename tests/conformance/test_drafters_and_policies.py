@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import load, names
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders._ahead import Ahead, likeliest_path
@@ -36,7 +36,7 @@ from edgedec.runtime.protocols import (
     TokenTree,
     TreePolicy,
 )
-from edgedec.runtime.target_top import top_taps
+from edgedec.runtime.sampling.target_top import top_taps
 
 VOCAB = 50
 INFO = TargetInfo(

@@ -15,23 +15,24 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import with_policy, write_calibrated
 from edgedec.errors import EdgedecError, UnsupportedError, UsageError
-from edgedec.kv_policy import _KINDS, policy_kinds, read_policy
+from edgedec.kv.policy import _KINDS, policy_kinds, read_policy
 from edgedec.onnx.lowering import check_lowered
 from edgedec.plugins import load, names
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.reference.integer_profile.model import integer_graph
-from edgedec.runtime import loop, request_builder
+from edgedec.runtime import loop
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.gpu.fusion import group_operations
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
+from edgedec.runtime.planning.speculation import DRAFTERS, SpecConfig
 from edgedec.runtime.protocols import F32, Limits, Pass
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import DRAFTERS, SpecConfig
+from edgedec.runtime.session import request_builder
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import onnx, open_target
 from edgedec.runtime.targets._cpu import CpuTarget
 from tests.runtime.test_windowed_texts import CONTEXT, SMALL, WISHES

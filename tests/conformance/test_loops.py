@@ -18,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.plugins import load
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime import loop
+from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.decoders import _compiled, autoregressive, open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
@@ -32,12 +33,11 @@ from edgedec.runtime.loop.drafts import CompiledDraft
 from edgedec.runtime.loop.inputs import RUN
 from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.loop.sampling import CompiledSampling
-from edgedec.runtime.pause import Pause
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, Target, TargetInfo, TokenTree
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import create_policy, create_verifier
-from edgedec.runtime.target_top import top_taps
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling.target_top import top_taps
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.verifiers.match import Match
 from tests.runtime.support.bench_decoders import PROMPT, VOCAB, make_pair

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from edgedec.errors import UsageError
 from edgedec.plugins import load, names
 from edgedec.runtime.capabilities import CertainVerifier
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree, Verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.verifiers._traits import Traits
 from tests.runtime.support.reference_draws import draw
 

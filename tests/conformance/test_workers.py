@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, ToolError, UsageError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from edgedec.workers import WorkerPool, open_pool, pool_names
 
 # module of its own, because workers import what they run, and have no `tests`

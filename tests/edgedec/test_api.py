@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from edgedec.api import plan_run, quantize_checkpoint
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BudgetError, UsageError
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.edgedec.cli.support.make_known_model import BOS, ENDLESS, write_checkpoint
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgedec import atomic
-from edgedec.atomic import check_folder, is_free, new_file, new_folder
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle import atomic
+from edgedec.bundle.atomic import check_folder, is_free, new_file, new_folder
+from edgedec.bundle.bundle import Bundle, BundleWriter
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.schemes import FloatScheme
 from tests.support.make_tiny import write_bundle
@@ -508,7 +508,7 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from edgedec.atomic import new_folder
+from edgedec.bundle.atomic import new_folder
 
 path, names, rounds, fatal = Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]), int(sys.argv[4])
 steps = 0
@@ -726,7 +726,7 @@ def test_a_folder_that_appears_meanwhile_is_replaced(tmp_path: Path) -> None:
 def test_a_failed_second_rename_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model"
     write(path, "old")
-    monkeypatch.setattr("edgedec.atomic._exchange", lambda left, right: False)
+    monkeypatch.setattr("edgedec.bundle.atomic._exchange", lambda left, right: False)
     rename = Path.rename
 
     def failing(self: Path, target: Path) -> Path:

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgedec import manifest
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle import manifest
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.manifest import ALIGNMENT, Tokens
 from edgedec.errors import BundleError, EdgedecError, UsageError
 from edgedec.families import build_graph
-from edgedec.manifest import ALIGNMENT, Tokens
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme, Weight
 from tests.edgedec.test_schemes import schemes, shapes
 from tests.support.make_tiny import CONFIG, SCHEMES, TOKENIZER, random_parts, write_bundle

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from edgedec import __version__, manifest
-from edgedec.bundle import Bundle
+from edgedec import __version__
+from edgedec.bundle import manifest
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import FEATURES, READABLE_VERSIONS, VERSION, encode_manifest
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.manifest import FEATURES, READABLE_VERSIONS, VERSION, encode_manifest
 from tests.edgedec.support.reference_bundles import COUNT, FOLDER, PROMPT, generate
 
 KEPT = sorted(FOLDER.glob("version_*/*.edgedec"))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.capacity import Capacity, reach
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import KvState
+from edgedec.graph.capacity import Capacity, reach
+from edgedec.graph.graph import KvState
 from edgedec.onnx.kv_cache import cache_layout
 from tests.support.make_tiny import CONFIG
 

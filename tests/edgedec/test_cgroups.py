@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgedec.cgroups import CgroupLimit, cgroup_limits, memory_group, read_count
+from edgedec.memory.cgroups import CgroupLimit, cgroup_limits, memory_group, read_count
 
 MIB = 1 << 20
 V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"

@@ -14,21 +14,21 @@ import pytest
 from rich.console import Console
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.embedded import EMBEDDED, bundle_folder
 from edgedec.demo import __main__ as main_module
 from edgedec.demo import races
 from edgedec.demo.messages import messages
-from edgedec.embedded import EMBEDDED, bundle_folder
 from edgedec.errors import UsageError
-from edgedec.memory import Plan
+from edgedec.memory.memory import Plan
 from edgedec.quantize.demo_pair.check import names_in
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.measure.choices import read_items
-from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.model_graph import bundle_graph
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.model_folder import open_model
+from edgedec.runtime.session.session import Session
 from edgedec.schemes import FloatScheme, TernaryScheme
 from tests.support.first_pair import DIGEST, digest
 

@@ -15,18 +15,18 @@ import pytest
 from rich.console import Console
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli._kept_bundles import cached_bundles, foreign_files
 from edgedec.demo import padded, races
 from edgedec.demo.comparison import PLAIN, GuessedPass, Measured, Race, RaceRun, TimedPiece, Track
 from edgedec.demo.messages import messages
 from edgedec.demo.replay import can_replay, figures, replay
 from edgedec.errors import EdgedecError
-from edgedec.memory_budget import Budget, MemoryLimit
+from edgedec.memory.budget import Budget, MemoryLimit
 from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.session.session import Session
 
 ASKS = ("Tell me a story about a girl named Ruby and a kite.", "Make it happy.")
 WORDS = ("One day, ", "Ruby ", "flew ", "a ", "kite.")

@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save as save_safetensors
 
-from edgedec.file_kinds import PREFIX_BYTES, identify, refusal
+from edgedec.bundle.file_kinds import PREFIX_BYTES, identify, refusal
 
 LFS = "a pointer of Git LFS, which stands for a file that was not downloaded"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 4200\n"

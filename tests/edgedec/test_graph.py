@@ -6,8 +6,8 @@ import pytest
 
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph, KvState, Value, WeightSpec
-from edgedec.ops import Add, Attention, Linear, RmsNorm
+from edgedec.graph.graph import Graph, KvState, Value, WeightSpec
+from edgedec.graph.ops import Add, Attention, Linear, RmsNorm
 from tests.support.make_tiny import CONFIG
 
 LLAMA = build_graph(CONFIG)

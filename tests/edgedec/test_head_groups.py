@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.head_groups import stream_heads
-from edgedec.ops import Attention, Concat, Rope, Split
-from edgedec.passes import fuse_linears, quantize_activations, windows_as_rings
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Attention, Concat, Rope, Split
+from edgedec.graph.passes import fuse_linears, quantize_activations, windows_as_rings
+from edgedec.kv.head_groups import stream_heads
 from edgedec.reference.float_profile.model import FloatPassContext, ReferenceModel
 from edgedec.reference.float_profile.ops.attention import stored
 from edgedec.schemes import Weight

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgedec.heap import keep_objects, release_garbage
+from edgedec.memory.heap import keep_objects, release_garbage
 
 
 class Part:

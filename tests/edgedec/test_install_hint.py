@@ -14,8 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from edgedec import install_hint
-from edgedec.install_hint import DISTRIBUTION, install_again, install_extra, install_package, pip_install, pip_uninstall
+from edgedec.host import install_hint
+from edgedec.host.install_hint import (
+    DISTRIBUTION,
+    install_again,
+    install_extra,
+    install_package,
+    pip_install,
+    pip_uninstall,
+)
 
 FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim")
 NAME = "edgedec"
@@ -59,7 +66,7 @@ _REACHES_AN_INDEX = (
 _PIP_COMMAND = re.compile(r"\bpip3? (?:un)?install\b")
 # commands for another interpreter than the running one
 _ELSEWHERE = {
-    "edgedec/install_hint.py": "makes them",
+    "edgedec/host/install_hint.py": "makes them",
     "boards/flows/ecp5/project.py": "the README of a folder that is built on any machine",
     "runtime/deploy/board_checks.py": "the board's Python",
 }
@@ -113,7 +120,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "a check out"
     (root / "edgedec").mkdir(parents=True)
     (root / "pyproject.toml").write_text(PROJECT)
-    monkeypatch.setattr(install_hint, "__file__", str(root / "edgedec" / "install_hint.py"))
+    monkeypatch.setattr(install_hint, "__file__", str(root / "edgedec" / "host" / "install_hint.py"))
     monkeypatch.setattr(sys, "executable", str(root / ".venv" / "bin" / "python"))
     monkeypatch.chdir(root)
     return root
@@ -127,7 +134,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / f"{name}-1.dist-info").mkdir(parents=True)
         (folder / f"{name}-1.dist-info" / "METADATA").write_text(text)
     (folder / "pyproject.toml").write_text('[project]\nname = "another"\n')
-    monkeypatch.setattr(install_hint, "__file__", str(folder / "edgedec" / "install_hint.py"))
+    monkeypatch.setattr(install_hint, "__file__", str(folder / "edgedec" / "host" / "install_hint.py"))
     monkeypatch.setattr(sys, "executable", "/opt/py/bin/python3")
     monkeypatch.setattr(sys, "path", [str(folder)])
     return folder
@@ -156,7 +163,7 @@ def test_a_checkout_with_the_foreign_name_is_installed_from_its_folder(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = checkout.rename(checkout.parent / NAME)
-    monkeypatch.setattr(install_hint, "__file__", str(folder / "edgedec" / "install_hint.py"))
+    monkeypatch.setattr(install_hint, "__file__", str(folder / "edgedec" / "host" / "install_hint.py"))
     monkeypatch.chdir(folder.parent)
     assert install_extra("hdl").endswith(" -m pip install -e './" + NAME + "[hdl]'")
     assert install_again().endswith(f" -m pip install -e ./{NAME}")

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec import calibrated_bundle
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import MANIFEST, TOKENIZER, WEIGHTS, encode_manifest
 from edgedec.calibrated_bundle import weights_sha256, write_calibrated
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import build_graph
-from edgedec.kv_policies.duo import DuoPolicy
-from edgedec.kv_policy import KV_POLICY, read_policy
-from edgedec.manifest import MANIFEST, TOKENIZER, WEIGHTS, encode_manifest
+from edgedec.kv.policies.duo import DuoPolicy
+from edgedec.kv.policy import KV_POLICY, read_policy
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.exporters.onnx import export_onnx
 from edgedec.quantize.exporters.safetensors import export_safetensors

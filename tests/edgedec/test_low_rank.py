@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph, KvState
-from edgedec.kv_policies.shadowkv import ShadowKvPolicy
-from edgedec.low_rank import KeyBasis
-from edgedec.ops import Attention, LowRankKeys, Rope
+from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.low_rank import KeyBasis
+from edgedec.graph.ops import Attention, LowRankKeys, Rope
+from edgedec.kv.policies.shadowkv import ShadowKvPolicy
 from edgedec.reference.float_profile.ops.low_rank_keys import rebuilt
 from tests.support.make_policies import basis_of, selection_of
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec import memory
 from edgedec.errors import BudgetError, UsageError
-from edgedec.memory import MemoryMeter, Plan, charged_bytes, format_bytes, largest_context, parse_bytes, phases
+from edgedec.memory import memory
+from edgedec.memory.memory import MemoryMeter, Plan, charged_bytes, format_bytes, largest_context, parse_bytes, phases
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.memory_budget import Budget, MemoryLimit, find_budget, machine_memory
+from edgedec.memory.budget import Budget, MemoryLimit, find_budget, machine_memory
 from tests.edgedec.test_cgroups import MIB, V2, machine
 
 GIB = 1024 * MIB

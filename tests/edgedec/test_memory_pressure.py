@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.memory_budget import MemoryLimit
-from edgedec.memory_pressure import PressureConfig, PressureWatch, Stalls, parse_stalls, pressure_file
+from edgedec.memory.budget import MemoryLimit
+from edgedec.memory.pressure import PressureConfig, PressureWatch, Stalls, parse_stalls, pressure_file
 from tests.edgedec.test_cgroups import V2, machine
 
 TEXT = (

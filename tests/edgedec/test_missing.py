@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.missing import nothing_at
 from edgedec.errors import UsageError
-from edgedec.missing import nothing_at
 from edgedec.quantize.readers import open_checkpoint
 
 HUB = "download the model first and give its folder, because edgedec makes no network connection"

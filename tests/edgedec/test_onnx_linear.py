@@ -14,13 +14,13 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.graph import Graph, Value, WeightSpec
-from edgedec.manifest import WEIGHTS, Tensor
+from edgedec.bundle.manifest import WEIGHTS, Tensor
+from edgedec.graph.graph import Graph, Value, WeightSpec
+from edgedec.graph.ops import Embed, Linear, QuantizeActivation
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
-from edgedec.ops import Embed, Linear, QuantizeActivation
-from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.kernels.registration import register

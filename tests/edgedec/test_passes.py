@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.ops import Linear, Operation, QuantizeActivation
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations, windows_as_rings
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Linear, Operation, QuantizeActivation
+from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations, windows_as_rings
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatScheme, Scheme, Weight
 from tests.support.make_tiny import CONFIG, SCHEMES, logits, random_model, random_tensors

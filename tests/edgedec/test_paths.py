@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import EdgedecError
-from edgedec.paths import cache_folder, config_folder, ignored_folders
+from edgedec.host.paths import cache_folder, config_folder, ignored_folders
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from edgedec.rate_limit import RateLimitedLog
+from edgedec.host.rate_limit import RateLimitedLog
 
 LOGGER = logging.getLogger("test of rate_limit")
 

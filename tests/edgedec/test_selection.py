@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import KvState
+from edgedec.graph.graph import KvState
+from edgedec.graph.selection import Selection
 from edgedec.reference.float_profile.selection import chosen, importance_codes, label_codes
-from edgedec.selection import Selection
 
 USUAL: dict[str, Any] = {"keys": 9, "sinks": 2, "recent": 3, "channels": ((1, 4), (0, 2)), "steps": ((0.1, 0.2),) * 2}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.spelling import did_you_mean, must_be_one_of, nearest
+from edgedec.host.spelling import did_you_mean, must_be_one_of, nearest
 
 NAMES = ("cpu", "cuda", "float_reference", "kv260", "ngram", "ulx3s-85f", "webgpu")
 

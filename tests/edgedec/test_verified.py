@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edgedec import verified
-from edgedec.verified import LEAST_BYTES, MOST_RECORDS, FileState, is_verified, verifying
+from edgedec.bundle import verified
+from edgedec.bundle.verified import LEAST_BYTES, MOST_RECORDS, FileState, is_verified, verifying
 
 CLAIM = "the weights of a manifest"
 

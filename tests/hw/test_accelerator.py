@@ -16,6 +16,7 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.sim import Simulator
 
+from edgedec.graph.ops import Embed
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.host import ProgramHost
@@ -24,7 +25,6 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Opcode, When
 from edgedec.hw.isa.registers import COUNTS
 from edgedec.hw.isa.striping import stripe
-from edgedec.ops import Embed
 from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.values import Logits

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 from tests.mutation.covering_tests import covering_tests, module_names, module_path
 from tests.mutation.mutants import KINDS, Mutant, find_mutants
 from tests.mutation.same_hardware import read_same_hardware, same_hardware

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # installed with huggingface_hub, which tokenizers requires
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BundleError, EdgedecError
-from edgedec.manifest import MANIFEST
 from edgedec.quantize import model_card
 from edgedec.quantize.model_card import CardFacts, add_card, card_text
 from edgedec.quantize.provenance import README, FileFact, Provenance

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.quantize.calibration import cut_windows, float_perplexity, full_windows, sample_ids, sample_scored

@@ -21,7 +21,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.quantize.pipeline import QuantizeOptions, QuantizeReport, quantize
 from edgedec.quantize.readers import Checkpoint, open_checkpoint

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.batch import BatchDefaults, BatchItem, journal_path, read_batch, run_batch
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.batch import BatchDefaults, BatchItem, journal_path, read_batch, run_batch
+from edgedec.runtime.session.session import Session
 
 DEFAULTS = BatchDefaults(n_predict=6, sampling=SamplingConfig(temperature=0.8, seed=11))
 

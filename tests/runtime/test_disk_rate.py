@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import BundleError
-from edgedec.runtime import disk_rate
-from edgedec.runtime.disk_rate import measure_disk
+from edgedec.runtime.planning import disk_rate
+from edgedec.runtime.planning.disk_rate import measure_disk
 
 
 def test_small_and_large_files_are_measured(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
-from edgedec.memory import Plan
-from edgedec.runtime.draft_advice import advise_draft, draft_bundle, parameter_count
-from edgedec.runtime.draft_law import DraftLaw
-from edgedec.runtime.planning import make_plan
+from edgedec.bundle.bundle import Bundle
+from edgedec.memory.memory import Plan
+from edgedec.runtime.planning.draft_advice import advise_draft, draft_bundle, parameter_count
+from edgedec.runtime.planning.draft_law import DraftLaw
+from edgedec.runtime.planning.planning import make_plan
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.speculation import SpecConfig
 
 GOOD = DraftLaw(intercept=-13.5, slope=1.1, floor=0.05, ceiling=0.85, smallest=100_000, largest=2_000_000)
 USELESS = DraftLaw(intercept=-40, slope=0.1, floor=0.05, ceiling=0.85, smallest=100_000, largest=2_000_000)

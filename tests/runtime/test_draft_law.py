@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.errors import UsageError
-from edgedec.runtime.draft_law import DraftLaw, MeasuredDraft, fit_law, left_out
+from edgedec.runtime.planning.draft_law import DraftLaw, MeasuredDraft, fit_law, left_out
 
 SIZES = (100_000, 200_000, 400_000, 1_000_000, 2_000_000)
 

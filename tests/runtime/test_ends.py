@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 
 QUESTION = [{"role": "user", "content": "Is a cat an animal?"}]  # answered with an end token after a few others
 GREEDY = SamplingConfig(temperature=0)

@@ -9,9 +9,9 @@ import pytest
 
 from edgedec import demo
 from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.trees import hardware
 
 PROMPTS = ("Once upon a time", "One day, a cat", "Once upon a time")

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import with_policy, write_calibrated
 from edgedec.errors import BudgetError, UsageError
 from edgedec.onnx.kv_cache import BLOCK_ROWS
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
+from edgedec.runtime.planning.speculation import SpecConfig, create_drafter
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig, create_drafter
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import _cpu_footprint
 from tests.support.make_policies import MAKERS
 

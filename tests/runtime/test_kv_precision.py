@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.kv_precision import automatic_bits, measured_ratios
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import onnx
 

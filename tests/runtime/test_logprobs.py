@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from edgedec.errors import UsageError
-from edgedec.runtime.answer import Answer
-from edgedec.runtime.logprobs import processed_logprobs, token_logprobs
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import F32, I32, Pass
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.logprobs import processed_logprobs, token_logprobs
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 
 PROMPT = "Once upon a time there was a"
 

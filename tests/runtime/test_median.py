@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.median import median
+from edgedec.runtime.base.median import median
 
 
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1))

@@ -19,21 +19,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import write_calibrated
 from edgedec.errors import BudgetError, UsageError
-from edgedec.memory import MemoryMeter, Plan, charged_bytes, phases
+from edgedec.memory.memory import MemoryMeter, Plan, charged_bytes, phases
 from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime import planner, planning
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.estimates import tokens_per_second
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
-from edgedec.runtime.plan_search import most_sequences
-from edgedec.runtime.planning import RunPlan, make_plan
+from edgedec.runtime.planning import planner, planning
+from edgedec.runtime.planning.estimates import tokens_per_second
+from edgedec.runtime.planning.plan_search import most_sequences
+from edgedec.runtime.planning.planning import RunPlan, make_plan
+from edgedec.runtime.planning.speculation import SpecConfig, create_drafter
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.speculation import SpecConfig, create_drafter
 from edgedec.runtime.targets import onnx
 from tests.support.make_policies import MAKERS
 
@@ -573,10 +573,10 @@ from pathlib import Path
 from edgedec import demo
 from edgedec.cli import app, generate
 from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.open_run import import_plugins
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.session.open_run import import_plugins
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.targets import target_module
 
 def memory(folders):
@@ -621,7 +621,7 @@ def test_the_peak_is_the_growth_of_the_process_when_the_context_is_full(mib: int
 # script for a process of its own: what a long prompt leaves behind when its tokens are known
 _LONG_TEXT = """
 from edgedec import demo
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 with Session.open(demo.bundle_path(), ctx_size=4096, threads=1) as session:
     session.encode("a")
     before = session.meter.mark()

@@ -14,8 +14,8 @@ from edgedec.runtime import pooling
 from edgedec.runtime.model_graph import last_layer
 from edgedec.runtime.pooling import POOLINGS, PooledRows, Pooling
 from edgedec.runtime.protocols import F32, I32, Limits, Pass
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import open_target
 
 TEXT = "Once upon a time there was a cat. It had a red hat, and it liked to sit by the old tree and look at the birds."

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime import portable_math
+from edgedec.runtime.sampling import portable_math
 
 ULPS = 2  # units in the last place of the exact result, as the module promises
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.position_random import DRAWS, TOKENS, PositionRandom
+from edgedec.runtime.sampling.position_random import DRAWS, TOKENS, PositionRandom
 
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import names
 from edgedec.quantize.demo_pair.data import HELD_OUT_SEED
 from edgedec.quantize.demo_pair.world import tale
@@ -25,10 +25,10 @@ from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Drafter, Limits, Target
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import POLICIES, create_drafter, create_policy, create_verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.runtime.support.bench_exactness import Counting, FreeNodes, Insistent, covering_array

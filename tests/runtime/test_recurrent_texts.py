@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.capabilities import SlottedTarget
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets._cpu_footprint import cpu_footprint
 
 CONTEXT = 256

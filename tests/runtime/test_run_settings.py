@@ -19,8 +19,8 @@ from edgedec.api import plan_run
 from edgedec.errors import EdgedecError, UnsupportedError, UsageError
 from edgedec.runtime import run_settings, text_settings
 from edgedec.runtime.run_settings import RunKeywords, RunSettings
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.target_request import TargetKeywords, TargetRequest
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text_settings import TextKeywords, TextSettings
@@ -161,8 +161,8 @@ for name, path in zip(sys.argv[1::2], sys.argv[2::2]):
     setattr(importlib.import_module(parent), last, module)
 from edgedec import Session, plan_run
 from edgedec.cli.app import main
-from edgedec.runtime.planner import Planner
-from edgedec.runtime.request_builder import RequestBuilder
+from edgedec.runtime.planning.planner import Planner
+from edgedec.runtime.session.request_builder import RequestBuilder
 
 def shows(kind, name, attribute):
     real = getattr(kind, name)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.runtime import portable_math
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, I32, Sparse
-from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling import portable_math
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 
 KEEP_ALL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.runtime.answer import Answer, AnswerStream
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer, AnswerStream
+from edgedec.runtime.session.session import Session
 
 COMMON = "Once upon a time there was a little bear. It was a sunny day in the forest, and the bear was very happy. "
 PROMPTS = (COMMON + "One day", COMMON + "The", "The little dog", "Who is the story about?", "One day a girl", COMMON)
@@ -129,9 +129,9 @@ def test_several_texts_on_an_accelerator_are_refused() -> None:
 
 _PEAK = """
 import sys
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
+from edgedec.runtime.planning.speculation import SpecConfig
 drafter, draft, prompts = sys.argv[1], sys.argv[2] or None, sys.argv[3:]
 spec = SpecConfig(drafter=drafter, draft=draft)
 with Session.open("demo", threads=2, ctx_size=512, sequences=4, spec=spec) as session:

@@ -11,25 +11,26 @@ import pytest
 
 from edgedec import demo
 from edgedec.api import plan_run
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedError, UsageError
-from edgedec.memory import charged_bytes
+from edgedec.memory.memory import charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime import loop, request_builder
-from edgedec.runtime.answer import Piece
+from edgedec.runtime import loop
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.engine.engine import Progress
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.loop.inputs import RUN
-from edgedec.runtime.planning import RunPlan, make_plan
+from edgedec.runtime.planning.planning import RunPlan, make_plan
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.session_figures import SessionFigures
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session import request_builder
+from edgedec.runtime.session.answer import Piece
+from edgedec.runtime.session.session import Session
+from edgedec.runtime.session.session_figures import SessionFigures
+from edgedec.runtime.session.writer import AnswerWriter
 from edgedec.runtime.targets._cpu import CpuTarget
-from edgedec.runtime.writer import AnswerWriter
 from tests.runtime.support.fake_world import ScriptedDraft
 
 GREEDY = SamplingConfig(temperature=0)
@@ -353,11 +354,11 @@ def test_contexts_longer_than_the_model_s_are_refused(path: Path, ctx_size: int)
 _RUN = """
 import sys
 import numpy as np
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
-from edgedec.runtime.writer import AnswerWriter
+from edgedec.runtime.session.session import Session
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.session.writer import AnswerWriter
 from tests.runtime.support.fake_world import ScriptedDraft
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 path, ctx_size, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with Session.open(path, ctx_size=ctx_size, budget_bytes=budget or None, threads=2) as session:
     vocab = session.target.info.vocab

@@ -18,17 +18,17 @@ import pytest
 from edgedec import demo
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime import open_scheduler
-from edgedec.runtime import session as session_module
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.cost import ObservedCost
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import SpecConfig, create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Pass, Request, State, Target
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig, create_policy, create_verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
+from edgedec.runtime.session import open_scheduler
+from edgedec.runtime.session import session as session_module
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.fake_world import Clock, ScriptedDraft, Willing
 

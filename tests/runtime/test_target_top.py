@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.runtime.protocols import F32
-from edgedec.runtime.target_top import TOP_IDS, TOP_PROBS, top_taps
+from edgedec.runtime.sampling.target_top import TOP_IDS, TOP_PROBS, top_taps
 
 
 def row(values: Any) -> F32:

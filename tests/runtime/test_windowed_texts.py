@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.onnx.lowering import emit
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime import loop, request_builder
+from edgedec.runtime import loop
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillFolder
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.measure.choices import EncodedItem, Item, score_encoded
 from edgedec.runtime.model_graph import bundle_graph
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Limits, Pass, State
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session import request_builder
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import onnx
 from edgedec.runtime.targets._cpu import CpuTarget
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import weights_sha256
 from edgedec.families import build_graph
-from edgedec.graph import KvState
-from edgedec.kv_policies.double_sparsity import DoubleSparsityPolicy
-from edgedec.kv_policies.duo import DuoPolicy
-from edgedec.kv_policies.nosa import NosaPolicy
-from edgedec.kv_policies.shadowkv import ShadowKvPolicy
-from edgedec.kv_policy import KvPolicy
-from edgedec.low_rank import KeyBasis
-from edgedec.selection import Selection
+from edgedec.graph.graph import KvState
+from edgedec.graph.low_rank import KeyBasis
+from edgedec.graph.selection import Selection
+from edgedec.kv.policies.double_sparsity import DoubleSparsityPolicy
+from edgedec.kv.policies.duo import DuoPolicy
+from edgedec.kv.policies.nosa import NosaPolicy
+from edgedec.kv.policies.shadowkv import ShadowKvPolicy
+from edgedec.kv.policy import KvPolicy
 
 __all__ = ["MAKERS", "basis_of", "selection_of"]
 

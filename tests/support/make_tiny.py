@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import BundleWriter
+from edgedec.bundle.bundle import BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.manifest import Tokens
-from edgedec.ops import Linear
-from edgedec.passes import assign_schemes
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Linear
+from edgedec.graph.passes import assign_schemes
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme, Weight
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.conversation import Conversation
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.conversation import Conversation
+from edgedec.runtime.session.session import Session
 from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough

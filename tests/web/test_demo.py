@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
-from edgedec.runtime.conversation import Conversation
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.bundle.bundle import Bundle
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.conversation import Conversation
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.web.export import export_web
 from tests.support.chromium import Page, chromium, find_chromium
 from tests.web.support.counting_site import served

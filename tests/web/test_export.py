@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.web.export import export_web
 from edgedec.runtime.web.pieces import PieceWriter

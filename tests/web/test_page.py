@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.bundle import Bundle
-from edgedec.embedded import bundle_folder
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.embedded import bundle_folder
 from edgedec.runtime.gpu.layout import sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout, lower
 from edgedec.runtime.protocols import Limits

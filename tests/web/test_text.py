@@ -236,7 +236,7 @@ def expected(template: str, messages: list[dict[str, str]]) -> Any:
     ],
 )
 def test_a_browser_that_reads_otherwise_is_refused(node: Node, change: str, words: str | None) -> None:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.runtime.web.probes import probes, spellings
 
     bundle = Bundle.open(demo.bundle_path())

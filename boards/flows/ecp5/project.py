@@ -18,12 +18,12 @@ from edgedec.board import FAMILIES, RESOURCES, Board
 from edgedec.boards.flows.ecp5.tops import beside, find_top, part_of
 from edgedec.boards.flows.interface import BoardDesign
 from edgedec.errors import ToolError, UnsupportedError, UsageError
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.blocks.resources import total
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.emit.verilog import check_yosys
 from edgedec.hw.plan.estimate import estimate
-from edgedec.install_hint import install_extra
 from edgedec.progress import Progress, silent, within
 
 __all__ = ["SYSTEM", "SYSTEM_SCRIPT", "accelerator_of", "check_design", "command", "lowered_clock", "write_project"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from edgedec.errors import ToolError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 
 __all__ = ["LABEL", "MINIMUM", "find_tools"]
 

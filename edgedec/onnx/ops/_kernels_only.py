@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from edgedec.errors import UnsupportedError
+from edgedec.graph.ops import Operation
 from edgedec.onnx.emitter import Emitter
-from edgedec.ops import Operation
 
 __all__ = ["check_kernels"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgedec.graph.ops import CausalConv, GatedDeltaRule, SelectiveScan
 from edgedec.onnx.emitter import KERNELS, Emitter
 from edgedec.onnx.recurrent_layout import SLOT_INPUTS
-from edgedec.ops import CausalConv, GatedDeltaRule, SelectiveScan
 
 __all__ = ["stateful"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from edgedec.graph.ops import Add
 from edgedec.onnx.emitter import Emitter
-from edgedec.ops import Add
 
 __all__ = ["lower"]
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import KvState
+from edgedec.graph.graph import KvState
+from edgedec.graph.ops import Attention, Rope
 from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
 from edgedec.onnx.model_bytes import DataType
 from edgedec.onnx.ops.rope import rotary_tables
-from edgedec.ops import Attention, Rope
 
 __all__ = ["lower"]
 

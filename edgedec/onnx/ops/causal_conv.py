@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedec.graph.ops import CausalConv
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.ops._recurrent import stateful
-from edgedec.ops import CausalConv
 
 __all__ = ["lower"]
 

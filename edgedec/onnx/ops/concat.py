@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edgedec.graph.ops import Concat
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.ops._kernels_only import check_kernels
-from edgedec.ops import Concat
 
 __all__ = ["lower"]
 

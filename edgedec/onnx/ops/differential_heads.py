@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edgedec.graph.ops import DifferentialHeads
 from edgedec.onnx.emitter import KERNELS, Emitter
 from edgedec.onnx.ops._kernels_only import check_kernels
-from edgedec.ops import DifferentialHeads
 
 __all__ = ["lower"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from edgedec.graph.ops import GatedActivation
 from edgedec.onnx.emitter import KERNELS, Emitter
-from edgedec.ops import GatedActivation
 
 __all__ = ["lower"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edgedec.graph.ops import GatedDeltaRule
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.ops._recurrent import stateful
-from edgedec.ops import GatedDeltaRule
 
 __all__ = ["lower"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedec.graph.ops import GatedActivation, GatedRmsNorm
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.ops import gated_activation, rms_norm
-from edgedec.ops import GatedActivation, GatedRmsNorm
 
 __all__ = ["lower"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedec.graph.ops import Hadamard
 from edgedec.onnx.emitter import KERNELS, Emitter
-from edgedec.ops import Hadamard
 
 __all__ = ["lower"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edgedec.graph.ops import LayerNorm
 from edgedec.onnx.emitter import KERNELS, Emitter
 from edgedec.onnx.ops._kernels_only import check_kernels
-from edgedec.ops import LayerNorm
 
 __all__ = ["lower"]
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from edgedec.graph.ops import Linear
 from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
 from edgedec.onnx.grid_layout import grid_layout
 from edgedec.onnx.ops.quantize_activation import ZERO_POINT, codes_and_scale
-from edgedec.ops import Linear
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
 __all__ = ["NARROW", "lower"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from edgedec.errors import UnsupportedError
+from edgedec.graph.ops import Attention, LowRankKeys, Rope
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.ops._kernels_only import check_kernels
-from edgedec.ops import Attention, LowRankKeys, Rope
 
 __all__ = ["lower"]
 

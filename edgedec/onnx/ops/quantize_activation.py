@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedec.graph.ops import QuantizeActivation
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.model_bytes import DataType
-from edgedec.ops import QuantizeActivation
 
 __all__ = ["ZERO_POINT", "codes_and_scale", "lower"]
 

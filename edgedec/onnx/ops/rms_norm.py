@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedec.graph.ops import RmsNorm
 from edgedec.onnx.emitter import KERNELS, Emitter
-from edgedec.ops import RmsNorm
 
 __all__ = ["lower", "normed"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.digests import sha256
+from edgedec.graph.ops import Attention, Operation, Rope
 from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
-from edgedec.ops import Attention, Operation, Rope
 from edgedec.reference.float_profile.ops.rope import tables
 
 __all__ = ["lower", "rotary_tables"]

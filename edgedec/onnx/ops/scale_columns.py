@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedec.graph.ops import ScaleColumns
 from edgedec.onnx.emitter import Emitter
-from edgedec.ops import ScaleColumns
 
 __all__ = ["lower"]
 

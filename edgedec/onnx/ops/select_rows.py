@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from edgedec.graph.ops import SelectRows
 from edgedec.onnx.emitter import KERNELS, Emitter
-from edgedec.ops import SelectRows
 
 __all__ = ["lower"]
 

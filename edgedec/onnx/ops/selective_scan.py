@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edgedec.graph.ops import SelectiveScan
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.ops._recurrent import stateful
-from edgedec.ops import SelectiveScan
 
 __all__ = ["lower"]
 

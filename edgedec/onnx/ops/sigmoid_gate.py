@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from edgedec.graph.ops import SigmoidGate
 from edgedec.onnx.emitter import KERNELS, Emitter
-from edgedec.ops import SigmoidGate
 
 __all__ = ["lower"]
 

@@ -6,8 +6,8 @@ from itertools import accumulate
 
 import numpy as np
 
+from edgedec.graph.ops import Split
 from edgedec.onnx.emitter import Emitter
-from edgedec.ops import Split
 
 __all__ = ["lower"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.capacity import Capacity, reach
 from edgedec.errors import UnsupportedError
-from edgedec.graph import KvState, RecurrentState
+from edgedec.graph.capacity import Capacity, reach
+from edgedec.graph.graph import KvState, RecurrentState
 
 __all__ = ["FloatCache", "parents_of"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
 from edgedec.plugins import load, names
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.schemes import Weight

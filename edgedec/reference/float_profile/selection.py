@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.selection import Selection
+from edgedec.graph.selection import Selection
 
 __all__ = ["chosen", "importance_codes", "label_codes"]
 

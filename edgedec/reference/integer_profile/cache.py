@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.graph import KvState, RecurrentState
+from edgedec.graph.graph import KvState, RecurrentState
 from edgedec.reference.float_profile.cache import parents_of
 from edgedec.reference.integer_profile.numbers import I64
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import Tokens
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
-from edgedec.graph import Graph
-from edgedec.manifest import Tokens
-from edgedec.ops import Attention, CausalConv, GatedDeltaRule, GatedRmsNorm, Linear, Rope, SelectiveScan
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Attention, CausalConv, GatedDeltaRule, GatedRmsNorm, Linear, Rope, SelectiveScan
 from edgedec.progress import Progress, silent
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.float_profile.ops.rope import pair_columns, tables

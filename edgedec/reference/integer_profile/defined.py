@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph
-from edgedec.ops import (
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import (
     Add,
     Attention,
     Concat,

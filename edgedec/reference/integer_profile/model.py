@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.kv_policy import check_no_policy
-from edgedec.ops import Embed
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Embed
+from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations
+from edgedec.kv.policy import check_no_policy
 from edgedec.plugins import load
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.calibration import Calibration

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph
-from edgedec.ops import (
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import (
     Add,
     Attention,
     CausalConv,

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
 from edgedec.families._rope import rotation
-from edgedec.graph import Graph
-from edgedec.ops import Attention, Linear, Operation, RmsNorm, Rope
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Attention, Linear, Operation, RmsNorm, Rope
 from edgedec.quantize.exporters.gguf.file import F32, Value
 from edgedec.quantize.readers.gguf.hadamard import read_rotations
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.kv_policy import check_no_policy
-from edgedec.ops import Embed, RmsNorm
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Embed, RmsNorm
+from edgedec.host.spelling import must_be_one_of
+from edgedec.kv.policy import check_no_policy
 from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.gguf.architectures import (
     LlamaCppTarget,
@@ -58,7 +59,6 @@ from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.readers.gguf.blocks import Kind
 from edgedec.quantize.readers.gguf.names import gguf_name
 from edgedec.schemes import FloatWeight, Int4Scheme, Int4Weight, Int8Weight, TernaryWeight, Weight
-from edgedec.spelling import must_be_one_of
 
 __all__ = ["MATRIX_TYPES", "TRIT_TYPES", "export_gguf", "readers"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.atomic import new_file
+from edgedec.bundle.atomic import new_file
 from edgedec.errors import UnsupportedError
 from edgedec.progress import Progress, silent
 from edgedec.quantize.readers.gguf.blocks import KINDS, Kind

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.quantize.exporters.gguf.tokenizer import UNDERLINE, keeps_spaces, likely_cause, with_llama_cpp_spaces
 from edgedec.quantize.exporters.quiet_reader import read_quietly

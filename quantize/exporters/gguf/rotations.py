@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph
-from edgedec.ops import Embed, Hadamard, Linear
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Embed, Hadamard, Linear
 from edgedec.quantize.exporters.gguf.file import Value
 from edgedec.quantize.readers.gguf.hadamard import AXIS, PREFIX, TRANSFORM
 from edgedec.quantize.readers.gguf.names import gguf_name

@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.quantize.exporters.gguf.file import Value
 from edgedec.quantize.readers.gguf.tokenizer import KEEPS_SPACES, TAKES_SPACES

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from edgedec.quantize.readers.gguf.trits import CODES, float16_at
 from edgedec.quantize.readers.untrusted import read_array
 from edgedec.schemes import Int4Scheme

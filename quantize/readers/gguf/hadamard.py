@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.bundle.manifest import ROTATED_WEIGHTS
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import hadamard_signs
-from edgedec.manifest import ROTATED_WEIGHTS
-from edgedec.ops import Hadamard
+from edgedec.graph.ops import Hadamard
 from edgedec.quantize.readers.checkpoint import TensorInfo
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor, Value
 from edgedec.quantize.readers.gguf.i2s import I2_S

@@ -18,8 +18,8 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
+from edgedec.bundle.file_kinds import identify, refusal
 from edgedec.errors import BundleError
-from edgedec.file_kinds import identify, refusal
 from edgedec.quantize.readers.chat_templates import compose, folder_templates
 from edgedec.quantize.readers.tokenizers.token_settings import (
     CONFIG,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from edgedec.bundle.file_kinds import identify, refusal
 from edgedec.errors import BundleError, EdgedecError, UsageError
-from edgedec.file_kinds import identify, refusal
 from edgedec.quantize.readers.tokenizers.charsmap import check_charsmaps
 from edgedec.quantize.readers.tokenizers.llama2c_tokenizer import (
     read_tokenizer_bin,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgedec.errors import EdgedecError
-from edgedec.ops import Activation
+from edgedec.graph.ops import Activation
 from edgedec.runtime.gpu.kernels.codes import code_stride, code_words
 from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel, spread
 from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.families import build_graph
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Embed, Linear
+from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When
-from edgedec.ops import Embed, Linear
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
 from edgedec.reference.integer_profile.model import prepare_graph
 from edgedec.reference.integer_profile.numbers import I64

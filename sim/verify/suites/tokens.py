@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.hw.compiler.choose import small_config
 from edgedec.progress import Progress
 from edgedec.reference.integer_profile.calibrate import calibrate

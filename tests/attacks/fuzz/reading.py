@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedec.families import context_size
-from edgedec.ops import Rope
+from edgedec.graph.ops import Rope
 from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.quantize.readers.checkpoint import Makers, TwoBitMaker

@@ -18,12 +18,12 @@ from edgedec.boards import find_board
 from edgedec.boards.flows.explore import FRONTS, SWEPT, Exploration, Point, Speed, _best, _front, explore, pareto
 from edgedec.boards.flows.explore_plot import write_plot
 from edgedec.errors import EdgedecError, ToolError, UnsupportedError, UsageError
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.shapes import shape_graph, shape_model, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
-from edgedec.install_hint import install_extra
 from edgedec.runtime.accelerator.options import parse_configuration
 from edgedec.workers import WorkerPool, open_pool
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.app import app
-from edgedec.runtime.answer import Answer
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.edgedec.cli.support.make_known_model import write_bundle, write_checkpoint

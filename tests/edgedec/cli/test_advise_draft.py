@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedec import demo
 from edgedec.cli._draft_advice import chart
-from edgedec.runtime.draft_law import DraftLaw, MeasuredDraft
 from edgedec.runtime.measure.acceptance import PAST, WrittenText, measure_acceptance
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.planning.draft_law import DraftLaw, MeasuredDraft
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from tests.edgedec.cli.conftest import Edgedec
 from tests.runtime.support.bench_decoders import VOCAB, make_pair
 

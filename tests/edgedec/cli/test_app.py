@@ -15,12 +15,12 @@ from edgedec import __version__
 from edgedec.cli import app as app_module
 from edgedec.errors import UsageError
 from edgedec.plugins import names
-from edgedec.runtime import planning
 from edgedec.runtime.decoders import DECODERS
+from edgedec.runtime.planning import planning
+from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from tests.edgedec.cli.conftest import Edgedec
 
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]

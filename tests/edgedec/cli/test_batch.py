@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.runtime.batch import journal_path
+from edgedec.runtime.session.batch import journal_path
 from tests.edgedec.cli.conftest import Edgedec
 
 REQUESTS: list[dict[str, Any]] = [{"prompt": "Once upon a time"}, {"prompt": "The little dog", "temperature": 0}]

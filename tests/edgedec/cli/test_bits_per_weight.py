@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle, bits_per_weight
+from edgedec.bundle.bundle import Bundle, bits_per_weight
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import byte_tokenizer
 from tests.quantize.test_pipeline import tensors, write

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.compiler.program_file import load_program
 from edgedec.hw.handoff.write import write_hwh
-from edgedec.install_hint import install_extra
 from edgedec.runtime.accelerator.board_bundle import open_board_bundle
 from tests.boards.flows.vivado.support import fake_vivado, make_reports
 from tests.edgedec.cli.conftest import Edgedec
@@ -174,7 +174,7 @@ def test_the_folder_is_looked_at_before_the_model_is_compiled(
     Path("taken/diary").write_text("dear")
     Path("a file").write_text("dear")
     if place == "full":
-        monkeypatch.setattr("edgedec.atomic.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+        monkeypatch.setattr("edgedec.bundle.atomic.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     if place == "other":
         Path("other").mkdir()
         identity = {"board": "ulx3s-85f"}

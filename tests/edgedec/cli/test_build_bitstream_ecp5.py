@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.boards.flows.ecp5 import tool
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from tests.boards.flows.ecp5.support import fake_tools
 from tests.boards.flows.support.bench_interrupted_build import ended, running_in
 from tests.boards.flows.test_load import install

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from edgedec.bundle.embedded import EMBEDDED
 from edgedec.cli import _kept_bundles, bundles
 from edgedec.cli._kept_bundles import processes_using
 from edgedec.demo import figures_path, kept_path
-from edgedec.embedded import EMBEDDED
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 from edgedec.quantize.model_card import CardFacts, add_card
 from edgedec.quantize.provenance import provenance
 from tests.edgedec.cli.conftest import Edgedec

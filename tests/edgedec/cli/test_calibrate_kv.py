@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.install_hint import install_extra
-from edgedec.kv_policy import KV_POLICY
+from edgedec.host.install_hint import install_extra
+from edgedec.kv.policy import KV_POLICY
 from tests.edgedec.cli.conftest import Edgedec
 
 SHORT = ("--steps", "2", "--window", "9", "--sinks", "2", "-t", "1")

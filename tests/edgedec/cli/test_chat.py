@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from edgedec.embedded import ABOUT, EMBEDDED
+from edgedec.bundle.embedded import ABOUT, EMBEDDED
 from edgedec.errors import DeviceError
-from edgedec.runtime.answer import Answer, Piece
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.answer import Answer, Piece
+from edgedec.runtime.session.session import Session
 from tests.edgedec.cli.conftest import Edgedec, in_green
 from tests.edgedec.cli.support.make_known_model import ENDLESS
 from tests.edgedec.cli.support.pseudo_terminal import PseudoTerminal as Terminal

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.calibrated_bundle import write_calibrated
 from edgedec.cli import doctor as doctor_module
-from edgedec.manifest import Tokens
-from edgedec.memory import format_bytes, phases
-from edgedec.runtime.cores import physical_cores
+from edgedec.memory.memory import format_bytes, phases
+from edgedec.runtime.base.cores import physical_cores
 from edgedec.runtime.kernels import KERNEL_NAMES
 from edgedec.runtime.measure import guesses
 from edgedec.runtime.measure import speed as bench_module

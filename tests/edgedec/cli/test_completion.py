@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import typer
 
+from edgedec.bundle.embedded import EMBEDDED
 from edgedec.cli.app import app
 from edgedec.cli.completion import commands, words
-from edgedec.embedded import EMBEDDED
 from edgedec.quantize.methods import METHODS
 from edgedec.quantize.pipeline import QuantizeOptions
 from edgedec.quantize.synthetic.random_bundle import SHAPES
-from edgedec.runtime.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
+from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
 from edgedec.runtime.targets import device_names
 from edgedec.runtime.targets.onnx import kv_choices
 from tests.edgedec.cli.conftest import Edgedec

@@ -12,7 +12,7 @@ import pytest
 from edgedec.cli import eval as eval_module
 from edgedec.cli._plot import Panel, write_plot
 from edgedec.errors import EdgedecError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from edgedec.runtime.measure.choices import wilson
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import write_bundle, write_checkpoint

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from tests.edgedec.cli.conftest import Edgedec
 from tests.runtime.accelerator.support import make_board_bundle
 

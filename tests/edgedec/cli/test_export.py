@@ -114,7 +114,7 @@ def test_a_folder_in_place_of_a_gguf_file_is_refused(edgedec: Edgedec, ternary: 
 def test_a_disk_without_room_is_refused(
     edgedec: Edgedec, ternary: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("edgedec.atomic.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr("edgedec.bundle.atomic.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     outcome = edgedec("export", ternary, "-o", "out", "--format", name)
     assert outcome.code == 1
     assert "cannot write out: it needs at least" in outcome.stderr

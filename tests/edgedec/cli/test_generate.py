@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from edgedec.cli.generate import figures, note_narrowed
-from edgedec.runtime.answer import Answer, Timings
 from edgedec.runtime.decoders.autoregressive import Rounds
 from edgedec.runtime.decoders.switch import SwitchConfig, SwitchCounts
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.session.answer import Answer, Timings
 from edgedec.runtime.text.stream import TextStream
 from tests.edgedec.cli.conftest import Edgedec, in_green
 from tests.edgedec.cli.support.make_known_model import BOS, ENDLESS, EOS, byte_tokenizer

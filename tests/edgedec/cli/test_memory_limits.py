@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from edgedec import memory_budget
 from edgedec.api import plan_run
-from edgedec.bundle import Bundle
-from edgedec.memory import format_bytes
-from edgedec.memory_budget import find_budget
+from edgedec.bundle.bundle import Bundle
+from edgedec.memory import budget as memory_budget
+from edgedec.memory.budget import find_budget
+from edgedec.memory.memory import format_bytes
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.plan_search import planned_budget
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.plan_search import planned_budget
+from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.run_settings import RunSettings
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import CONFIG, byte_tokenizer

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli import quantize
 from edgedec.quantize.hints import lost_hint
 from edgedec.quantize.options import QuantizeOptions
@@ -264,7 +264,7 @@ def test_a_disk_without_room_is_refused_before_a_text_is_written(
     edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgedec.quantize.calibration.sample_scored", None)
-    monkeypatch.setattr("edgedec.atomic.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    monkeypatch.setattr("edgedec.bundle.atomic.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     outcome = edgedec("quantize", checkpoint, "-o", "out", "--method", "int4")
     assert outcome.code == 1
     assert "cannot write out: it needs at least" in outcome.stderr

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from edgedec import demo, manifest, verified
-from edgedec.bundle import Bundle
+from edgedec import demo
+from edgedec.bundle import manifest, verified
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import WEIGHTS
+from edgedec.bundle.verified import FileState
 from edgedec.errors import BundleError
-from edgedec.manifest import WEIGHTS
 from edgedec.runtime.kernels import layout_cache
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.verified import FileState
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from tests.edgedec.cli.conftest import Edgedec
 
 

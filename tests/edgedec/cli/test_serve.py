@@ -27,13 +27,13 @@ from edgedec.cli._service import log_format_named, request_log
 from edgedec.cli.run_options import RunOptions
 from edgedec.errors import DeviceError
 from edgedec.runtime.engine.spill import SpillFolder
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server import listener, systemd
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.memory import GRAMMAR_ROOM, server_items
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.sockets import listen, listen_all
-from edgedec.runtime.session_memory import SessionMemory
+from edgedec.runtime.session.session_memory import SessionMemory
 from edgedec.runtime.text.named_templates import named_template
 from tests.edgedec.cli.conftest import Edgedec, Outcome
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli.app import app
 from edgedec.errors import EdgedecError
 from edgedec.hw.compiler.choose import small_config

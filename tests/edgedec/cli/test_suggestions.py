@@ -10,8 +10,8 @@ import pytest
 
 import edgedec
 from edgedec import plugins
+from edgedec.bundle.missing import nothing_at, spelling_of_path
 from edgedec.errors import UsageError
-from edgedec.missing import nothing_at, spelling_of_path
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from tests.edgedec.cli.conftest import Edgedec
 
@@ -91,7 +91,7 @@ PACKAGES = [
     module.name
     for module in pkgutil.walk_packages(edgedec.__path__, "edgedec.")
     if module.ispkg and module.name in (
-        "edgedec.kv_policies", "edgedec.runtime.drafters", "edgedec.runtime.trees", "edgedec.runtime.verifiers",
+        "edgedec.kv.policies", "edgedec.runtime.drafters", "edgedec.runtime.trees", "edgedec.runtime.verifiers",
         "edgedec.runtime.targets", "edgedec.sim.verify.suites", "edgedec.workers",
     )
 ]  # fmt: skip

@@ -18,10 +18,10 @@ from edgedec.cli import _message_input
 from edgedec.cli._conversation_file import SavedConversation, load_conversation, save_conversation
 from edgedec.cli._message_input import MessageInput, Typed
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.answer import Answer
-from edgedec.runtime.conversation import Turn
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.conversation import Turn
+from edgedec.runtime.session.session import Session
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.pseudo_terminal import PseudoTerminal
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli._accelerator import accelerator_options
 from edgedec.device import open_device
 from edgedec.hw.config import AcceleratorConfig

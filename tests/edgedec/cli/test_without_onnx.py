@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.install_hint import install_again, install_extra, pip_install
+from edgedec.host.install_hint import install_again, install_extra, pip_install
 from edgedec.runtime import kernels as kernels_package
 from edgedec.runtime.kernels import load
 from edgedec.runtime.kernels.operator import usable
@@ -23,7 +23,7 @@ def _absent(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("onnx", "onnxruntime", "onnxruntime_ep_webgpu"):
         monkeypatch.setitem(sys.modules, name, None)
     for name in (
-        "edgedec.ort",
+        "edgedec.host.ort",
         *(f"edgedec.runtime.targets.{part}" for part in ("_portable", "_providers", "_int8_products")),
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph
-from edgedec.ops import GatedActivation, Linear, RmsNorm, Rope
+from edgedec.graph.ops import GatedActivation, Linear, RmsNorm, Rope
 from edgedec.quantize.batch_interpreter import BatchCache, BatchInterpreter
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint

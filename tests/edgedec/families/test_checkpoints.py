@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph
 from edgedec.quantize.pipeline import QuantizeOptions, quantize

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.ops import Operation
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Operation
 from edgedec.plugins import names
 from edgedec.reference.integer_profile import defined, head
 from edgedec.reference.integer_profile.calibrate import calibrate

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import build_graph, context_size
-from edgedec.graph import Graph
-from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm, Rope
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Attention, Embed, GatedActivation, Linear, RmsNorm, Rope
 from edgedec.quantize.batch_interpreter import BatchCache, BatchInterpreter
 from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.edgedec.families.support.reference_formulas import FORMULAS

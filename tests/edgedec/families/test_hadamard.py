@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import WeightSpec
-from edgedec.ops import Hadamard, Linear
-from edgedec.passes import fuse_linears, quantize_activations
+from edgedec.graph.graph import WeightSpec
+from edgedec.graph.ops import Hadamard, Linear
+from edgedec.graph.passes import fuse_linears, quantize_activations
 from edgedec.runtime.model_graph import bundle_graph
 from tests.support.make_rotated import LINEARS, SIZES, rotated_config
 from tests.support.make_tiny import CONFIG, logits, random_model, write_bundle

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import build_graph
-from edgedec.ops import Attention, Linear, RmsNorm, Rope
+from edgedec.graph.ops import Attention, Linear, RmsNorm, Rope
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight
 from tests.edgedec.families.support import reference_golden

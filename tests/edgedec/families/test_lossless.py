@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.planning.speculation import create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import Limits, Pass
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import create_drafter, create_policy, create_verifier
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._cpu import CpuTarget
 from tests.edgedec.families.support import make_golden_models, reference_golden

@@ -11,8 +11,8 @@ import pytest
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph, context_size
-from edgedec.graph import Graph, RecurrentState
-from edgedec.ops import SelectiveScan
+from edgedec.graph.graph import Graph, RecurrentState
+from edgedec.graph.ops import SelectiveScan
 from edgedec.quantize.readers.untrusted import read_object
 
 CONFIG: dict[str, Any] = {

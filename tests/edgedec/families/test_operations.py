@@ -17,9 +17,9 @@ import pytest
 
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph, WeightSpec
-from edgedec.ops import Embed, GatedActivation, Linear, RmsNorm, Rope
-from edgedec.passes import fuse_linears, quantize_activations
+from edgedec.graph.graph import Graph, WeightSpec
+from edgedec.graph.ops import Embed, GatedActivation, Linear, RmsNorm, Rope
+from edgedec.graph.passes import fuse_linears, quantize_activations
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext, ReferenceModel
 from edgedec.reference.float_profile.ops import embed, gated_activation, rms_norm, rope

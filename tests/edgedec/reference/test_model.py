@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph
-from edgedec.ops import Add, Operation
-from edgedec.passes import fuse_linears, quantize_activations
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Add, Operation
+from edgedec.graph.passes import fuse_linears, quantize_activations
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.visibility import pack, tree, unpack

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import KvState
-from edgedec.ops import (
+from edgedec.graph.graph import KvState
+from edgedec.graph.ops import (
     Add,
     Attention,
     Embed,

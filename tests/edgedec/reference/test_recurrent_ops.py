@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph import RecurrentState
-from edgedec.ops import (
+from edgedec.graph.graph import RecurrentState
+from edgedec.graph.ops import (
     CausalConv,
     Concat,
     DifferentialHeads,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import sys
 
-from edgedec.bundle import Bundle
-from edgedec.manifest import VERSION
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import VERSION
 from tests.edgedec.support.reference_bundles import FOLDER, PROMPT, generate
 from tests.support.make_tiny import write_bundle
 

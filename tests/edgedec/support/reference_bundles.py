@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import compile_model
 from edgedec.hw.isa.instructions import Destination
-from edgedec.ops import Embed
 from edgedec.reference.integer_profile.tables import rotary
 from tests.edgedec.reference.integer_profile.support.make_models import tiny
 

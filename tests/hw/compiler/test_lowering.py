@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.graph import Graph
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Linear, Rope
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, When
-from edgedec.ops import Linear, Rope
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.ops.linear import LinearConstants
 from edgedec.schemes import Int8Scheme, TernaryScheme

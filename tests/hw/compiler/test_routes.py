@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from edgedec.graph.ops import Linear
 from edgedec.hw.compiler.routes import Routes
 from edgedec.hw.isa.instructions import Sink
-from edgedec.ops import Linear
 from tests.edgedec.reference.integer_profile.support.make_models import tiny
 
 

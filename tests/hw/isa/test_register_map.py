@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from edgedec.errors import ToolError, UsageError
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.isa.register_map import VALUE, Access, Field, Register, RegisterMap
 from edgedec.hw.isa.registers import MAP_VERSION, REGISTER_MAP
-from edgedec.install_hint import install_extra
 
 
 def field(name: str = VALUE, bits: int = 32, reset: int = 0) -> Field:

@@ -13,14 +13,14 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.graph import KvState
+from edgedec.graph.graph import KvState
+from edgedec.graph.ops import Attention, Rope
 from edgedec.hw.attention.attention_path import AttentionPath
 from edgedec.hw.attention.parts import KEYS, QUERIES, VALUES, head_factor
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.compiler.constants import head_norm_items
 from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import MacArray
-from edgedec.ops import Attention, Rope
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import I64, Mantissas, WidthCheck

@@ -10,13 +10,13 @@ from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, connect, flipped
 from numpy.typing import NDArray
 
+from edgedec.graph.ops import Linear
 from edgedec.hw.compiler import int8_image, ternary_image
 from edgedec.hw.compiler.int8_image import Int8Layout
 from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.hw.config import ROWS
 from edgedec.hw.matrix.mac_array import MacArray, WorkKind
 from edgedec.hw.matrix.matrix_path import MatrixPath
-from edgedec.ops import Linear
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import I64, Mantissas, WidthCheck, round_shift

@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.quantize.distil import distil as distil_module
 from edgedec.quantize.distil import text as text_module

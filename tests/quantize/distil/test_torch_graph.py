@@ -15,8 +15,8 @@ import torch
 
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.passes import assign_schemes, quantize_activations
+from edgedec.graph.graph import Graph
+from edgedec.graph.passes import assign_schemes, quantize_activations
 from edgedec.quantize.distil.ternary import ternary_weight
 from edgedec.quantize.distil.torch_graph import Ternary, TorchCache, TorchGraph
 from edgedec.reference.float_profile.model import ReferenceModel

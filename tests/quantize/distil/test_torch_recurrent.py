@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from edgedec.families import build_graph
-from edgedec.passes import assign_schemes, quantize_activations
+from edgedec.graph.passes import assign_schemes, quantize_activations
 from edgedec.quantize.demo_pair.train_hybrid import CONFIG
 from edgedec.quantize.distil.ternary import ternary_weight
 from edgedec.quantize.distil.torch_graph import Ternary, TorchCache, TorchGraph

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.quantize.exporters import bitnet
 from edgedec.quantize.exporters.bitnet import TernaryMatrix, pack_trits

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from edgedec.families import build_graph
-from edgedec.passes import assign_schemes, quantize_activations
+from edgedec.graph.passes import assign_schemes, quantize_activations
 from edgedec.quantize.exporters.bitnet import pack_trits
 from edgedec.quantize.methods.native import find_ternary
 from edgedec.quantize.readers import Checkpoint, open_checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.quantize.exporters import folder_tokenizer
 from edgedec.quantize.exporters.folder_tokenizer import tokenizer_config

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.ort import onnxruntime as ort
-from edgedec.paths import cache_folder
+from edgedec.host.ort import onnxruntime as ort
+from edgedec.host.paths import cache_folder
 from edgedec.quantize.exporters.onnx import export_onnx
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, TernaryScheme

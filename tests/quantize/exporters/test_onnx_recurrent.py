@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.ort import onnxruntime as ort
+from edgedec.graph.graph import Graph
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.quantize.exporters.onnx import export_onnx
 from edgedec.quantize.exporters.onnx_recurrent import PAST, PRESENT
 from edgedec.reference.float_profile.model import ReferenceModel

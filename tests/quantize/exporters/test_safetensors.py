@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.quantize.exporters.safetensors import export_safetensors
 from edgedec.quantize.pipeline import QuantizeOptions, quantize

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.families import build_graph
-from edgedec.kv_policy import read_policy
-from edgedec.ops import Attention
+from edgedec.graph.ops import Attention
+from edgedec.kv.policy import read_policy
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight

@@ -13,12 +13,12 @@ pytest.importorskip("torch")
 
 import torch
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.head_groups import stream_heads
-from edgedec.kv_policy import read_policy
+from edgedec.graph.graph import Graph
+from edgedec.kv.head_groups import stream_heads
+from edgedec.kv.policy import read_policy
 from edgedec.quantize.kv_calibration.duo import DuoOptions, calibrate_duo, find_gates, streaming_heads
 from edgedec.quantize.kv_calibration.gates import GatedModel
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle

@@ -11,9 +11,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.kv_policy import read_policy
+from edgedec.kv.policy import read_policy
 from edgedec.quantize.kv_calibration.double_sparsity import SelectionOptions
 from edgedec.quantize.kv_calibration.nosa import calibrate_nosa, fitted_importance, relative_weights
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle

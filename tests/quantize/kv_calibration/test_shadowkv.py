@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
-from edgedec.kv_policies.shadowkv import ShadowKvPolicy
-from edgedec.kv_policy import read_policy
-from edgedec.low_rank import KeyBasis
+from edgedec.graph.low_rank import KeyBasis
+from edgedec.kv.policies.shadowkv import ShadowKvPolicy
+from edgedec.kv.policy import read_policy
 from edgedec.quantize.kv_calibration.double_sparsity import SelectionOptions
 from edgedec.quantize.kv_calibration.shadowkv import calibrate_shadowkv, key_bases, key_moments
 from edgedec.quantize.kv_calibration.texts import recall_texts

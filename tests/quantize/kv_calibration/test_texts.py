@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.demo_pair.data import HELD_OUT_SEED
 from edgedec.quantize.demo_pair.recall import look_back
 from edgedec.quantize.demo_pair.world import tale

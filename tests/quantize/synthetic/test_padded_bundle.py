@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edgedec import demo
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, UsageError
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
@@ -25,8 +25,8 @@ from edgedec.quantize.synthetic.padded_bundle import SIZES, pad_bundle
 from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.runtime.kernels import load
 from edgedec.runtime.protocols import Limits, Pass
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.schemes import FloatScheme, Int8Weight, TernaryScheme, TernaryWeight

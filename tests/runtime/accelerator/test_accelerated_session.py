@@ -13,10 +13,10 @@ import pytest
 from edgedec.errors import BudgetError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.answer import Answer
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

@@ -9,11 +9,11 @@ import pytest
 
 from edgedec.errors import BundleError, UsageError
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.model_folder import open_model
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.model_folder import open_model
+from edgedec.runtime.session.session import Session
 from tests.runtime.accelerator.support import make_board_bundle
 
 PROMPT = np.array([5, 9, 12, 7, 5], np.int32)

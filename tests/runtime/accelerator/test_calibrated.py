@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.calibration import Calibration

@@ -18,10 +18,10 @@ from edgedec.errors import UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime import targets
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.driver.recording_file import RecordingReader
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 from edgedec.sim.devices.interpreter import InterpreterDevice
 from tests.sim.support.make_small_top import CONFIG
 

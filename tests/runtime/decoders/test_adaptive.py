@@ -17,7 +17,7 @@ from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.acceptance import RankAcceptance
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.protocols import I32, Limits, Outcome, TokenTree
-from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.trees import chain as chain_policy
 from edgedec.runtime.trees import delayed, dynamic, static
 from tests.runtime.support.bench_writer import Writer, open_writer

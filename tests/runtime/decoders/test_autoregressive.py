@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.plugins import load
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.protocols import Limits, Pass, Target
-from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from tests.runtime.support.bench_writer import Writer
 from tests.runtime.support.fake_world import ScriptedDraft, Willing

@@ -25,7 +25,7 @@ from edgedec.runtime.protocols import (
     State,
     TokenTree,
 )
-from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.bench_writer import Writer, open_writer
 from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import load, names
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders._ahead import Ahead
 from edgedec.runtime.drafters import auto
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -35,8 +35,8 @@ from edgedec.runtime.protocols import (
     Ticket,
     TokenTree,
 )
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import DRAFTERS, POLICIES
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.bench_writer import Writer, open_writer

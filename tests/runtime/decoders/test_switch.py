@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.runtime.decoders.switch import SwitchConfig, SwitchCounts, SwitchDecoder, entropy_bits
 from edgedec.runtime.protocols import F32, Drafting, Limits, Pass, PassResult, Token

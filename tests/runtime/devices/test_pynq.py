@@ -17,9 +17,9 @@ import pytest
 
 from edgedec.device import open_device
 from edgedec.errors import BundleError, DeviceError
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.isa.registers import IDENTITY, REGISTER_MAP
-from edgedec.ops import Embed
 from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.schemes import TernaryScheme
 from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared

@@ -10,7 +10,7 @@ import pytest
 
 from edgedec.device import device_names, open_device
 from edgedec.errors import BundleError, ToolError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from tests.runtime.devices.support.fake_board import bitstream
 from tests.sim.support.make_small_top import CONFIG
 

@@ -13,11 +13,11 @@ import pytest
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto, copy, ngram, stand
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Drafter, Limits, TokenTree
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
-from edgedec.runtime.target_top import TOP_TAPS
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling.target_top import TOP_TAPS
+from edgedec.runtime.session.session import Session
 from tests.runtime.drafters.support.bench_rounds import info
 from tests.runtime.support.bench_exactness import Insistent
 from tests.runtime.support.bench_writer import Writer, open_writer

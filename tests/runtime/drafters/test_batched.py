@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import load, names
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders.cost import ObservedCost

@@ -17,10 +17,10 @@ from edgedec.errors import DeviceError
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters import ngram
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Drafter, Limits, TargetInfo, TokenTree
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 
 INFO = TargetInfo(vocab=50, tokenizer_hash="", positions=64, taps=(), masks="any", batch_invariant=True)
 ROOT = TokenTree(tokens=np.array([7], np.int32), parents=np.array([-1], np.int32), draft={})

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError, UsageError
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import Program, compile_model, laid_out
 from edgedec.hw.config import RING_SLACK
 from edgedec.hw.isa.instructions import Instruction, Opcode
 from edgedec.hw.isa.registers import ERROR_CAUSES, REGISTER_MAP, Cause
 from edgedec.hw.isa.striping import block_bytes
-from edgedec.ops import Embed
 from edgedec.runtime.driver.driver import Driver
 from edgedec.runtime.driver.report import issued
 from edgedec.sim.machine.arena import ArenaBuffer

@@ -11,12 +11,12 @@ import pytest
 
 from edgedec import demo
 from edgedec.errors import EdgedecError
-from edgedec.runtime import request_builder
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session import request_builder
+from edgedec.runtime.session.session import Session
 
 pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 

@@ -13,10 +13,10 @@ from edgedec.plugins import load
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler, Task
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import Limits, Pass, Request, State, Token
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import create_policy, create_verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.engine.support.paged_world import BLOCK, VOCAB, PagedTarget, following
 

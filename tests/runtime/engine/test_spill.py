@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.block_pool import HeldRows
+from edgedec.runtime.cache.block_pool import HeldRows
 from edgedec.runtime.engine import spill
 from edgedec.runtime.engine.spill import Part, SpillError, SpillFolder
 
@@ -259,7 +259,7 @@ _CHILD = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from edgedec.runtime.block_pool import HeldRows
+from edgedec.runtime.cache.block_pool import HeldRows
 from edgedec.runtime.engine.spill import SpillFolder
 
 class Rows:

@@ -10,9 +10,9 @@ import pytest
 
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.ops import Linear, RmsNorm
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Linear, RmsNorm
+from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.runtime.gpu.fusion import group_operations
 from edgedec.schemes import Int8Scheme
 

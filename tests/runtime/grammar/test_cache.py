@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.errors import UsageError
-from edgedec.heap import trim_heap
+from edgedec.memory.heap import trim_heap
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.compiler import TOKEN_BYTES, GrammarCompiler
 from edgedec.runtime.grammar.grammar import Grammar

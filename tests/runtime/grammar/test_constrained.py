@@ -10,9 +10,9 @@ from edgedec.runtime.drafting import alone
 from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained
 from edgedec.runtime.grammar.constraint import Constraint
 from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.planning.speculation import create_policy
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, Outcome, Sparse, TokenTree
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import create_policy
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from tests.runtime.grammar.support.random_writer import END, compiler, demo_tokenizer
 
 SIZE = demo_tokenizer().size

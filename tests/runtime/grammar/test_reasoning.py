@@ -14,15 +14,15 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as HfTokenizer
 
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.grammar.compiler import GrammarCompiler
 from edgedec.runtime.grammar.constraint import Bools
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.reasoning import Reasoning, ReasoningConstraint, reasoning_tokens
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.text.reasoning import ReasoningPlace, ReasoningSplitter
 from edgedec.runtime.text.stream import TextStream, token_bytes
 from edgedec.runtime.text.tokenizer import Tokenizer

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from edgedec.plugins import names
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.protocols import I32, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
-from edgedec.runtime.target_top import TOP_IDS, TOP_PROBS, TOP_TAPS
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.sampling.target_top import TOP_IDS, TOP_PROBS, TOP_TAPS
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 from tests.runtime.grammar.support.random_writer import compiler
 from tests.runtime.support.fake_world import Willing
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.errors import EdgedecError
-from edgedec.graph import KvState
+from edgedec.graph.graph import KvState
+from edgedec.graph.selection import Selection
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of, cache_layout, kv_bytes
-from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.attention import stored
 from edgedec.reference.float_profile.ops.low_rank_keys import rebuilt
 from edgedec.reference.float_profile.selection import chosen
@@ -26,7 +27,6 @@ from edgedec.runtime.kernels import CODE_PATHS, load
 from edgedec.runtime.kernels.attention import KvBuffer, attend
 from edgedec.runtime.kernels.registration import register
 from edgedec.runtime.protocols import F32, I32
-from edgedec.selection import Selection
 from tests.support.make_policies import basis_of
 
 KERNELS = load()

@@ -201,7 +201,7 @@ def test_sessions_in_several_threads_share_the_pool() -> None:
 _IMPORTS = """
 import sys
 from edgedec import demo
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 with Session.open(demo.bundle_path(sys.argv[1]), ctx_size=64) as session:
     text = session.generate(session.encode("Once"), n_predict=4).text
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"onnx", "onnxruntime"}), bool(text))

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, array_value, encode_model
-from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.hadamard import transformed
 from edgedec.runtime.kernels import CODE_PATHS, load
 from edgedec.runtime.kernels.registration import DOMAIN, register

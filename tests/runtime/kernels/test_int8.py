@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from onnx import StringStringEntryProto, TensorProto, helper, numpy_helper
 
 from edgedec.errors import EdgedecError
-from edgedec.memory import MemoryMeter
-from edgedec.ort import onnxruntime as ort
+from edgedec.host.ort import onnxruntime as ort
+from edgedec.memory.memory import MemoryMeter
 from edgedec.reference.float_profile.ops.linear import _product as reference_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import CODE_PATHS, load
@@ -502,7 +502,7 @@ MAPPED = """
 import sys
 from pathlib import Path
 import numpy as np, onnxruntime as ort
-from edgedec.memory import MemoryMeter
+from edgedec.memory.memory import MemoryMeter
 from edgedec.runtime.kernels import load
 from edgedec.runtime.kernels.registration import register
 

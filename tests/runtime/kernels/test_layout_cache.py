@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.manifest import MANIFEST, WEIGHTS
 from edgedec.errors import BundleError
-from edgedec.manifest import MANIFEST, WEIGHTS
 from edgedec.onnx.grid_layout import grid_layout
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.float_profile.ops.linear import _product as reference_product
@@ -209,7 +209,7 @@ COMPARE = """
 import sys, logging
 logging.basicConfig(level=logging.DEBUG)
 from pathlib import Path
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets import open_target
 bundle = Bundle.open(sys.argv[1])

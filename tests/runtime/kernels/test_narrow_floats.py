@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.ops.linear import NARROW
-from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.kernels.registration import DOMAIN, register
 from edgedec.runtime.protocols import Limits

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.errors import DeviceError
-from edgedec.ort import onnxruntime as ort
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.linear import _ternary as reference_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import Kernels, operator

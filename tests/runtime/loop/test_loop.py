@@ -24,9 +24,9 @@ from edgedec.runtime.loop.drafts import CompiledDraft
 from edgedec.runtime.loop.inputs import RUN, TargetArguments
 from edgedec.runtime.loop.rounds import MOST_ROUNDS, RoundsArguments, TextArguments
 from edgedec.runtime.loop.sampling import CompiledSampling
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, Limits, Outcome, TargetInfo, TokenTree
-from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 
 LIBRARY = loop.load()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")

@@ -18,7 +18,7 @@ from edgedec.runtime.measure.acceptance import (
     write_texts,
 )
 from edgedec.runtime.protocols import F32, I32, Limits, Pass
-from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from tests.runtime.support.bench_decoders import VOCAB, Pair, make_pair
 
@@ -91,7 +91,7 @@ def test_lines_are_cut_and_short_ones_left_out() -> None:
 @pytest.mark.thorough
 def test_the_texts_of_a_model_are_a_function_of_the_seed() -> None:
     from edgedec import demo
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
 
     bundle, sampling = Bundle.open(demo.bundle_path("demo-draft")), SamplingConfig(temperature=0.8, seed=3)
     first, second = (write_texts(bundle, sampling, samples=2, threads=1) for _ in range(2))

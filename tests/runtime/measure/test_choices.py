@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as HfTokenizer
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, DeviceError, EdgedecError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel

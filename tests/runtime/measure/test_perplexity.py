@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, DeviceError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.server.ignored_fields import HEADER, collected, ignored_header, note_ignored
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.conftest import open_demo
 from tests.runtime.server.support.serving import Served, serving
 

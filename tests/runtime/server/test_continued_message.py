@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.model_text import ModelText
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 
 USER = {"role": "user", "content": "Tell me a story about a cat."}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.text.named_templates import named_template
 from tests.runtime.server.conftest import open_demo
 from tests.runtime.server.support.fake_session import ScriptedSession

@@ -12,7 +12,7 @@ import pytest
 
 from edgedec import demo
 from edgedec.runtime.protocols import F32
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served, serving
 
 TEXTS = [

@@ -12,8 +12,8 @@ import pytest
 from edgedec import demo
 from edgedec.runtime.measure.choices import Item, read_items, score_items
 from edgedec.runtime.measure.perplexity import perplexity
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 
 

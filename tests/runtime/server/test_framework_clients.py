@@ -12,8 +12,8 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server import conversations, requests, text_options
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 
 CHAT = [{"role": "user", "content": "Tell me a story about a cat."}]

@@ -11,8 +11,8 @@ import pytest
 
 from edgedec import demo
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served, serving
 from tests.support.gpu_here import need_gpu
 

@@ -25,7 +25,7 @@ SLACK = 2 * MIB  # growth of the process beside the model: objects of a request,
 SERVER = """
 import sys
 from pathlib import Path
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from edgedec.cli.app import main
 
 load = Session.open

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.server.infill import FILES
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.edgedec.cli.support.make_known_model import byte_tokenizer
 from tests.runtime.server.support.serving import Served, serving
 

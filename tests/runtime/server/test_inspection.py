@@ -14,7 +14,7 @@ from edgedec import demo
 from edgedec.runtime.server.app import create_app
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import serving
 from tests.runtime.server.test_streaming import idle, until
 

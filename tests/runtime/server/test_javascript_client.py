@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 from tests.runtime.server.test_streaming import until
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from edgedec.runtime.answer import Answer
-from edgedec.runtime.logprobs import TokenLogprobs
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.logprobs import TokenLogprobs
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.logprobs import LEAST, chat_logprobs
 from edgedec.runtime.server.model_text import ModelText
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 
 GREEDY = SamplingConfig(temperature=0)

@@ -11,9 +11,9 @@ import pytest
 
 from edgedec import demo
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served, serving
 
 BEGINNINGS = [

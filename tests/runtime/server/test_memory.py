@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.memory_budget import MemoryLimit
-from edgedec.memory_pressure import Stalls
+from edgedec.memory.budget import MemoryLimit
+from edgedec.memory.pressure import Stalls
 from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES
 from edgedec.runtime.grammar.tools import tool_grammar
-from edgedec.runtime.logprobs import TokenLogprobs
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.logprobs import TokenLogprobs
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.memory import WORK, ServerMemory, request_bytes
 from edgedec.runtime.server.request_memory import RequestMemory

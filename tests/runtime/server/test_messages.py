@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.ignored_fields import collected
 from edgedec.runtime.server.messages import CountRequest, MessagesReply
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.made_chat import call, translated
 from tests.runtime.server.support.serving import Served, serving
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
-from edgedec.runtime.answer import Answer
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.bundle.bundle import Bundle
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.chat import ChatReply, Usage
 from edgedec.runtime.server.ollama import ChatBody, OllamaReply
 from edgedec.runtime.server.submission import TextEnd, TextPart
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.made_chat import call, translated
 from tests.runtime.server.support.serving import Served, serving

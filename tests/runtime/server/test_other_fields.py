@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.server.ignored_fields import HEADER
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 
 QUESTION = "Is a cat an animal?"

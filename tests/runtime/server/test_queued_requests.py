@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from edgedec.errors import BudgetError, DeviceError
-from edgedec.memory_budget import MemoryLimit
+from edgedec.memory.budget import MemoryLimit
 from edgedec.runtime.engine.ledger import Reservation
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.memory import ServerMemory, request_bytes
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import Submission, TextEnd, TextRequest
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.fake_session import ScriptedMemory, ScriptedSession
 from tests.runtime.server.test_service import PATIENCE_S, read, run, running, until
 

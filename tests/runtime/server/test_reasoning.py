@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.errors import UsageError
-from edgedec.runtime.answer import Answer, StopReason, Timings
 from edgedec.runtime.grammar.reasoning import Reasoning
-from edgedec.runtime.logprobs import TokenLogprobs
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.logprobs import TokenLogprobs
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
 from edgedec.runtime.server.conversations import ConversationRequest
 from edgedec.runtime.server.ignored_fields import HEADER
@@ -22,7 +21,8 @@ from edgedec.runtime.server.logprobs import Part, TokenParts
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.reasoning import ReasoningSettings
 from edgedec.runtime.server.submission import TextEnd, TextPart
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.answer import Answer, StopReason, Timings
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.text.provenance import RenderedText
 from edgedec.runtime.text.reasoning import ReasoningPlace
 from tests.runtime.server.conftest import open_demo

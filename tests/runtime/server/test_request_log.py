@@ -18,7 +18,7 @@ from edgedec import demo
 from edgedec.errors import EdgedecError
 from edgedec.runtime.server import request_log
 from edgedec.runtime.server.request_log import LogFormat, RequestLog, RequestRecord
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.conftest import open_demo
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.ignored_fields import collected
 from edgedec.runtime.server.response_events import ResponsesReply
 from edgedec.runtime.server.responses import ResponsesRequest
 from edgedec.runtime.server.submission import TextPart
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.made_chat import call, made_reply, translated
 from tests.runtime.server.support.serving import Served
 

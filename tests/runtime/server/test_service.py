@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 from edgedec.errors import BudgetError, DeviceError, UsageError
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.progress import TextProgress
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextEvent, TextPart, TextRequest
 from edgedec.runtime.server.turns import CLIENT
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.fake_session import ScriptedSession
 
 PATIENCE_S = 20.0  # seconds after which a test gives up

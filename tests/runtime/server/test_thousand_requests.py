@@ -25,8 +25,8 @@ from typing import Any
 import httpx
 import pytest
 
-from edgedec.memory import parse_bytes
-from edgedec.runtime.session import Session
+from edgedec.memory.memory import parse_bytes
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.test_many_clients import alone, requests
 
 COUNT, CLIENTS, SLOTS = 1000, 8, 4

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.grammar.tools import tool_grammar, with_instructions
-from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.tool_messages import as_plain_text, template_calls
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 
 CHAT = [{"role": "user", "content": "Tom saw an animal."}]

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import open_decoder, open_switch
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.switch import SwitchConfig, SwitchDecoder
 from edgedec.runtime.drafters.model import create
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Limits, Request
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import create_policy, create_verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 
 __all__ = ["LIMITS", "PROMPT", "VOCAB", "Pair", "make_pair", "request"]

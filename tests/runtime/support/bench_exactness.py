@@ -9,8 +9,8 @@ from typing import Any
 
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.cost import ObservedCost
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import Limits, Outcome, TokenTree, TreePolicy, Verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
 
 __all__ = ["Counting", "FreeNodes", "Insistent", "covering_array"]
 

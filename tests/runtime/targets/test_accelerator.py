@@ -16,17 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BudgetError, DeviceError, ToolError, UnsupportedError, UsageError
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.plan.generator import HardwareGenerator
-from edgedec.install_hint import install_extra
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import buffer_bytes, chosen_config, prepare_model
 from edgedec.runtime.accelerator.opening import memory_model
 from edgedec.runtime.accelerator.options import AcceleratorOptions, check_memory, parse_configuration
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import host_device, open_target, target_module

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import CacheFullError, EdgedecError, UsageError
-from edgedec.memory import MemoryMeter
+from edgedec.memory.memory import MemoryMeter
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.cache.arena import ArenaState
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State
-from edgedec.runtime.targets._arena import ArenaState
 from edgedec.runtime.targets._cpu import CpuTarget
 from tests.conformance.test_targets import CONFIG
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("wgpu", reason="the package wgpu is not installed; .ci/environment dev installs it")
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import CacheFullError, DeviceError, UnsupportedError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.gpu import device as device_module

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import names
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import Limits, Target
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from tests.conformance.test_targets import CONFIG
 from tests.runtime.support.bench_exactness import Counting, FreeNodes, Insistent

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import weights_sha256, write_calibrated
-from edgedec.kv_policies.duo import DuoPolicy
+from edgedec.kv.policies.duo import DuoPolicy
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Target

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError
 from edgedec.onnx import lowering
 from edgedec.onnx.emitter import Emitter
@@ -115,8 +115,8 @@ def test_both_forms_give_the_same_logits(tmp_path: Path) -> None:
 _LOAD = """
 import sys
 from pathlib import Path
-from edgedec.bundle import Bundle
-from edgedec.memory import MemoryMeter
+from edgedec.bundle.bundle import Bundle
+from edgedec.memory.memory import MemoryMeter
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets._portable import OnnxTarget
 bundle, limits = Bundle.open(Path(sys.argv[1])), Limits(nodes=1, depth=0, positions=1)

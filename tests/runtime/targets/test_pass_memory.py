@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.memory import MemoryMeter
+from edgedec.memory.memory import MemoryMeter
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 
@@ -27,8 +27,8 @@ _PASSES = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from edgedec.bundle import Bundle
-from edgedec.memory import MemoryMeter
+from edgedec.bundle.bundle import Bundle
+from edgedec.memory.memory import MemoryMeter
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
@@ -59,9 +59,9 @@ _SEQUENCES = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import CacheFullError
-from edgedec.memory import MemoryMeter
+from edgedec.memory.memory import MemoryMeter
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Pass

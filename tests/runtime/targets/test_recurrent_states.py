@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, CacheFullError, UnsupportedError, UsageError
-from edgedec.graph import RecurrentState
+from edgedec.graph.graph import RecurrentState
+from edgedec.graph.ops import SelectiveScan
 from edgedec.onnx.recurrent_layout import slot_layout
-from edgedec.ops import SelectiveScan
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.cache.arena import RecurrentArenaState
 from edgedec.runtime.capabilities import SnapshotState
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.targets._arena import RecurrentArenaState
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._cpu_footprint import cpu_footprint
 from edgedec.runtime.visibility import pack, tree

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.cache.arena import ArenaState
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
-from edgedec.runtime.targets._arena import ArenaState
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets.float_reference import _ReferenceTarget
 from edgedec.runtime.visibility import tree

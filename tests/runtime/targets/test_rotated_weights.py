@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.ops import Hadamard
-from edgedec.passes import quantize_activations
+from edgedec.graph.ops import Hadamard
+from edgedec.graph.passes import quantize_activations
 from edgedec.reference.float_profile.ops.hadamard import transformed
 from edgedec.runtime.gpu.fusion import group_operations
 from edgedec.runtime.kernels.operator import usable

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec import SamplingConfig, Session
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.families import build_graph
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
@@ -19,7 +19,7 @@ from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.model import prepare
 from edgedec.runtime.accelerator.calibrated import calibrated
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.planning import make_plan
+from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.target_request import TargetRequest

@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import write_calibrated
 from edgedec.errors import BudgetError, DeviceError
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime.answer import Piece
-from edgedec.runtime.conversation import Conversation
+from edgedec.runtime.cache.arena import ArenaState
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.kernels.value_file import value_room
 from edgedec.runtime.protocols import Limits, Pass
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Piece
+from edgedec.runtime.session.conversation import Conversation
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.targets._arena import ArenaState
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets.onnx import footprint, memories
 from tests.runtime.test_windowed_texts import SMALL
@@ -260,7 +260,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_loaded(
 
 _CHILD = """
 import sys, time
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 with Session.open(sys.argv[1], ctx_size=256, threads=1, value_rows=8) as session:
     session.generate("a dog " * 50, n_predict=4)
     print("written", flush=True)

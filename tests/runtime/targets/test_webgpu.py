@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.errors import DeviceError
 from edgedec.families import build_graph
-from edgedec.install_hint import install_extra, pip_install, pip_uninstall
-from edgedec.manifest import Tokens
-from edgedec.ort import onnxruntime as ort
+from edgedec.host.install_hint import install_extra, pip_install, pip_uninstall
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
 from edgedec.runtime.targets import _portable, _providers, open_target

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels import weight_parts
@@ -240,7 +240,7 @@ _CHILD = """
     import sys
     from pathlib import Path
     from edgedec.errors import DeviceError
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.bundle import Bundle
     from edgedec.runtime.kernels import weight_parts
     from tests.runtime.targets.test_weight_stream import open_streaming, passes, span
     weight_parts._LEAST_BYTES, weight_parts._LEAST_PART_BYTES = 1, 6_000

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from tests.support.first_pair import FirstPair
 
 PROMPTS, TOKENS = 12, 100

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgedec.errors import EdgedecError
 from edgedec.plugins import load, names
 from edgedec.runtime.drafting import alone
-from edgedec.runtime.position_random import Draws, PositionRandom
+from edgedec.runtime.planning.speculation import create_policy, verifier_traits
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -35,7 +35,7 @@ from edgedec.runtime.protocols import (
     TreeSize,
     Verifier,
 )
-from edgedec.runtime.speculation import create_policy, verifier_traits
+from edgedec.runtime.sampling.position_random import Draws, PositionRandom
 from edgedec.runtime.trees._growth import Growth
 from edgedec.runtime.verifiers import rejection
 from edgedec.runtime.verifiers._drawn import residual

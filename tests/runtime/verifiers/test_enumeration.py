@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.plugins import load, names
-from edgedec.runtime.position_random import Draws, PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree, Verifier
+from edgedec.runtime.sampling.position_random import Draws, PositionRandom
 from edgedec.runtime.verifiers import _top_down, block, rejection, transport, traversal
 from edgedec.runtime.verifiers._drawn import children_of, normalized
 from edgedec.runtime.verifiers._traits import Traits

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, TokenTree
+from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.verifiers.match import create
 
 #        0

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, TokenTree
+from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.verifiers.typical import DELTA, EPSILON, create, threshold
 
 RANDOM = PositionRandom(seed=3)

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from edgedec.boards.orangecrab_85f import BOARD
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.device import open_device
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.program import compile_model, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.choose_board import config_for_board
-from edgedec.ops import Embed
 from edgedec.quantize.calibration import sample_ids
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint

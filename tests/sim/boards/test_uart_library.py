@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from edgedec.errors import ToolError, UsageError
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.system.sdram.chip import IS42S16160G
-from edgedec.install_hint import install_extra
 from tests.sim.support.make_small_top import CONFIG
 
 pytest.importorskip("amaranth")

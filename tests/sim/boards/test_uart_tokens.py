@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from edgedec.device import open_device
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.program import compile_model
 from edgedec.hw.system.sdram.chip import IS42S16160G
-from edgedec.ops import Embed
 from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.schemes import TernaryScheme

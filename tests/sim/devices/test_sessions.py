@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders.rounds import Rounds
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
 from edgedec.sim.verify.cocotb_runner import missing_tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, UsageError
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.graph.ops import Embed, RmsNorm, Rope
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.compiler.routes import head_order
-from edgedec.ops import Embed, RmsNorm, Rope
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.sim.interpreter import Interpreter

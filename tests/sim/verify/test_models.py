@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.hw.compiler.choose import small_config
 from edgedec.quantize.calibration import sample_ids
 from edgedec.quantize.pipeline import QuantizeOptions, quantize

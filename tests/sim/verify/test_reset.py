@@ -10,11 +10,11 @@ import pytest
 from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib.wiring import Component, connect, flipped
 
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import compile_model, laid_out
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import REGISTER_MAP
-from edgedec.ops import Embed
 from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.verify.cocotb_runner import missing_tools

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import ONE, Binding, Count, Groups, Kernel
 from edgedec.runtime.gpu.program import GpuBuffer, GpuProgram, Kind, Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from tests.support.make_tiny import write_bundle
 
 # A tokenizer of 40 letters, as many as the random model has ids.

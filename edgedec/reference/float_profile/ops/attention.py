@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import Attention
+from edgedec.graph.ops import Attention
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.reference.float_profile.ops.linear import soft_capped
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows

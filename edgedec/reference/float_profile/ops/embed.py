@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import Embed
+from edgedec.graph.ops import Embed
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import Int4Weight
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import GatedDeltaRule
+from edgedec.graph.ops import GatedDeltaRule
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.reference.float_profile.ops.selective_scan import softplus
 from edgedec.reference.float_profile.ops.sigmoid_gate import sigmoid

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import GatedRmsNorm
+from edgedec.graph.ops import GatedRmsNorm
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.reference.float_profile.ops.gated_activation import silu
 from edgedec.reference.float_profile.ops.rms_norm import normalized

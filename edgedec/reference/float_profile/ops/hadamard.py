@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
-from edgedec.ops import Hadamard
+from edgedec.graph.ops import Hadamard
 from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["run", "transformed"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import Linear
+from edgedec.graph.ops import Linear
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import FloatWeight, Int4Scheme, Int4Weight, Int8Weight, TernaryWeight, Weight, fold
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.low_rank import KeyBasis
-from edgedec.ops import LowRankKeys
+from edgedec.graph.low_rank import KeyBasis
+from edgedec.graph.ops import LowRankKeys
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.reference.float_profile.ops.attention import stored
 

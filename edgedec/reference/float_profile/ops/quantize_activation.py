@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import QuantizeActivation
+from edgedec.graph.ops import QuantizeActivation
 from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["quantize_rows", "run"]

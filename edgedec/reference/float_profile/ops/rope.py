@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import Rope
+from edgedec.graph.ops import Rope
 from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["pair_columns", "run", "tables"]

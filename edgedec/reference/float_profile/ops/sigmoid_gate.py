@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import SigmoidGate
+from edgedec.graph.ops import SigmoidGate
 from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["run", "sigmoid"]

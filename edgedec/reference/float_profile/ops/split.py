@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import Split
+from edgedec.graph.ops import Split
 from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["run"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.ops import Add
+from edgedec.graph.ops import Add
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import WIDE_BITS, saturate
 from edgedec.reference.integer_profile.site import Site, unsupported

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.graph import KvState
-from edgedec.ops import Attention
+from edgedec.graph.graph import KvState
+from edgedec.graph.ops import Attention
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import (
     CODE_BITS,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.ops import Concat
+from edgedec.graph.ops import Concat
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import WIDE_BITS
 from edgedec.reference.integer_profile.site import Site, unsupported

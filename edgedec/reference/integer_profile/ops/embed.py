@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import Embed
+from edgedec.graph.ops import Embed
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import I64, WIDE_BITS, to_fixed
 from edgedec.reference.integer_profile.site import Site

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.ops import Activation, GatedActivation
+from edgedec.graph.ops import Activation, GatedActivation
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, WIDE_BITS, round_shift
 from edgedec.reference.integer_profile.site import Site, unsupported

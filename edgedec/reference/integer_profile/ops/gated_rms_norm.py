@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.ops import GatedRmsNorm
+from edgedec.graph.ops import GatedRmsNorm
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import (
     I64,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgedec.ops import Hadamard, Linear, QuantizeActivation
+from edgedec.graph.ops import Hadamard, Linear, QuantizeActivation
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import I64, WIDE_BITS, round_shift, saturate
 from edgedec.reference.integer_profile.site import Site, unsupported

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import GatedDeltaRule, Linear
+from edgedec.graph.ops import GatedDeltaRule, Linear
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import (
     CODE_BITS,

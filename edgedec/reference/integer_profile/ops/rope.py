@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.ops import Rope
+from edgedec.graph.ops import Rope
 from edgedec.reference.float_profile.ops.rope import pair_columns
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import NARROW_BITS, round_shift, saturate

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.ops import SelectRows
+from edgedec.graph.ops import SelectRows
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.site import Site
 from edgedec.reference.integer_profile.values import Value

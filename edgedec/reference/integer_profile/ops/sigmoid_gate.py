@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.ops import SigmoidGate
+from edgedec.graph.ops import SigmoidGate
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import NARROW_BITS, WIDE_BITS, round_shift
 from edgedec.reference.integer_profile.ops.gated_activation import gate_factor

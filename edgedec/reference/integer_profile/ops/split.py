@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from edgedec.ops import Split
+from edgedec.graph.ops import Split
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import NARROW_BITS
 from edgedec.reference.integer_profile.site import Site

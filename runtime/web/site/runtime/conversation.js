@@ -2,7 +2,7 @@
 
 import { SiteError } from "./errors.js";
 
-// The shares of the context are those of edgedec's runtime/conversation.py, so that both drop the same turns.
+// The shares of the context are those of edgedec's runtime/session/conversation.py, so that both drop the same turns.
 const NEARLY_FULL = 0.8;
 const HALF = 0.5;
 const CHARACTERS_PER_TOKEN = 32; // upper bound of a text's average; a longer text is not tokenized

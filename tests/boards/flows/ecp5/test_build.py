@@ -30,10 +30,10 @@ from edgedec.boards.flows.ecp5.tops import part_of
 from edgedec.boards.flows.interface import find_flow
 from edgedec.boards.flows.steps import ScriptResult
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.plan.estimate import estimate
-from edgedec.install_hint import install_extra
 from tests.boards.flows.ecp5.support import fake_tools
 from tests.boards.flows.ecp5.support.fake_tools import BOARD, SIZES
 from tests.boards.flows.support.bench_interrupted_build import (

@@ -11,9 +11,9 @@ import pytest
 
 from edgedec.boards.flows.vivado.wrapper import CORE, REGISTER_BITS, TOP, wrapper_verilog
 from edgedec.errors import ToolError
+from edgedec.host.install_hint import install_extra
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.emit.verilog import _tidied, accelerator_verilog, run_yosys
-from edgedec.install_hint import install_extra
 
 amaranth = pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 

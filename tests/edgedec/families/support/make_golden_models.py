@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.manifest import Tokens
-from edgedec.ops import Embed, Linear, QuantizeActivation
+from edgedec.graph.graph import Graph
+from edgedec.graph.ops import Embed, Linear, QuantizeActivation
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.families import context_size
-from edgedec.graph import Graph, WeightSpec
-from edgedec.ops import Add, Attention, Linear, Operation, RmsNorm
+from edgedec.graph.graph import Graph, WeightSpec
+from edgedec.graph.ops import Add, Attention, Linear, Operation, RmsNorm
 from edgedec.quantize.calibration import sample_ids
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.errors import UnsupportedError
-from edgedec.ops import Hadamard
+from edgedec.graph.ops import Hadamard
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import I64, WidthCheck

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgedec.ops import Attention, GatedActivation, Linear
+from edgedec.graph.ops import Attention, GatedActivation, Linear
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import I64, WidthCheck

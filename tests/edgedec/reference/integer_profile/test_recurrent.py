@@ -12,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec import demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.ops import CausalConv, GatedDeltaRule, GatedRmsNorm, Linear, RmsNorm, SelectiveScan, SigmoidGate, Split
+from edgedec.graph.ops import (
+    CausalConv,
+    GatedDeltaRule,
+    GatedRmsNorm,
+    Linear,
+    RmsNorm,
+    SelectiveScan,
+    SigmoidGate,
+    Split,
+)
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.cache import IntegerCache

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import compile_model
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.runtime.kernels.recipe import find_compiler

@@ -12,11 +12,11 @@ import pytest
 from gguf import quants
 from tokenizers import Tokenizer, models
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.errors import EdgedecError, UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.manifest import Tokens
-from edgedec.ops import Embed, Linear
+from edgedec.graph.ops import Embed, Linear
 from edgedec.quantize.exporters.gguf.export import export_gguf, readers
 from edgedec.quantize.exporters.gguf.file import q8_0
 from edgedec.quantize.methods.int8 import quantize_int8

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.manifest import Tokens
-from edgedec.paths import cache_folder
+from edgedec.host.paths import cache_folder
 from edgedec.plugins import names
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.methods.int8 import quantize_int8

@@ -12,7 +12,7 @@ from gguf import quants
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.exporters.gguf.file import q4_0, q4_k

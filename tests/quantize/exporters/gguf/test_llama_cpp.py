@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from edgedec.bundle import Bundle
-from edgedec.embedded import bundle_folder
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.embedded import bundle_folder
 from edgedec.errors import UnsupportedError
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.same_tokens import TEXTS, added_texts
 from tests.quantize.exporters.support.tokenizer_styles import REFUSED, STYLES, write_bundle
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.exporters.onnx import export_onnx

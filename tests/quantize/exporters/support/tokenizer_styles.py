@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
+from edgedec.bundle.manifest import Tokens
 from edgedec.families import build_graph
-from edgedec.manifest import Tokens
 from edgedec.quantize.readers.tokenizers.byte_tokenizer import CUTS
 from edgedec.quantize.readers.tokenizers.piece_tokenizer import (
     PieceKind,

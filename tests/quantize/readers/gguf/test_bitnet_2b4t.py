@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, pre_tokenizers
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.families import build_graph
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint

@@ -16,9 +16,9 @@ import pytest
 from gguf import quants
 from tokenizers import Tokenizer
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.install_hint import install_extra
+from edgedec.host.install_hint import install_extra
 from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.gguf import blocks as blocks_module

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec import SamplingConfig, Session
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
-from edgedec.ops import Hadamard
+from edgedec.graph.ops import Hadamard
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel

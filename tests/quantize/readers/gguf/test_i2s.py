@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.demo import bundle_path
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.pipeline import QuantizeOptions, quantize

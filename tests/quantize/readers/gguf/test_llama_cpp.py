@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError
 from edgedec.families import build_graph
 from edgedec.quantize.pipeline import QuantizeOptions, quantize

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.quantize.pipeline import QuantizeOptions, quantize, uses_calibration
 from edgedec.quantize.readers import open_checkpoint

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgedec import SamplingConfig, Session, demo
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.schemes import TernaryScheme

@@ -13,7 +13,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from edgedec import file_kinds
+from edgedec.bundle import file_kinds
 from edgedec.families import REFUSED
 from edgedec.plugins import names
 from edgedec.quantize.readers.config_keys import IGNORED_CONFIG_KEYS

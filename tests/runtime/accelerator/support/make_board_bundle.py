@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedec.bundle import Bundle, BundleWriter
+from edgedec.bundle.bundle import Bundle, BundleWriter
 from edgedec.families import build_graph
+from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.handoff.write import write_hwh
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.runtime.accelerator.board_bundle import write_board_bundle
 from tests.edgedec.reference.integer_profile.support.make_models import prepared
 from tests.support import make_tiny

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.device import Device
+from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.program import Program, compile_model
-from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import Sequence
 from edgedec.runtime.devices.replay import ReplayDevice, open_device
 from edgedec.runtime.driver.driver import NO_LOGITS, WHOLE_ROWS, Driver

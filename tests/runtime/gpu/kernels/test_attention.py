@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.graph import KvState
+from edgedec.graph.graph import KvState
 from edgedec.onnx.kv_cache import cache_layout
 from edgedec.runtime import visibility
 from edgedec.runtime.gpu.kernels import source

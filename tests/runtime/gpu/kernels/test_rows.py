@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.ops import Activation
+from edgedec.graph.ops import Activation
 from edgedec.reference.float_profile.ops.hadamard import transformed
 from edgedec.runtime.gpu.kernels import rows
 from edgedec.runtime.gpu.kernels.codes import code_stride, code_words

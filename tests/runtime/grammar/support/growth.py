@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.errors import EdgedecError
-from edgedec.heap import trim_heap
+from edgedec.memory.heap import trim_heap
 from edgedec.runtime.grammar.compiler import GrammarCompiler
 from edgedec.runtime.grammar.grammar import Grammar
 from tests.runtime.grammar.support.random_writer import demo_tokenizer

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
-from edgedec.embedded import bundle_folder
+from edgedec.bundle.bundle import Bundle
+from edgedec.bundle.embedded import bundle_folder
 from edgedec.runtime.grammar.compiler import GrammarCompiler
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.text.stream import token_bytes

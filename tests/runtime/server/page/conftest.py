@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from edgedec import demo
-from edgedec.embedded import ABOUT, EXAMPLES
+from edgedec.bundle.embedded import ABOUT, EXAMPLES
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.chat_page import ChatPage
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.support.bench_exactness import Insistent

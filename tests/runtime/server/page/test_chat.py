@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from edgedec.embedded import ABOUT, EXAMPLES
+from edgedec.bundle.embedded import ABOUT, EXAMPLES
 from tests.runtime.server.support.chat_page import ChatPage
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving

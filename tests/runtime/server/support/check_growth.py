@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import UsageError
-from edgedec.heap import release_garbage, use_one_heap
+from edgedec.memory.heap import release_garbage, use_one_heap
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.server.structure import _grammar
 

@@ -10,12 +10,12 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from edgedec.runtime.answer import Answer, Piece, Timings
+from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.pause import Pause
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer, Piece, Timings
+from edgedec.runtime.session.session import Session
 
 CONTEXT = 64
 

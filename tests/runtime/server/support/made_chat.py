@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from edgedec.runtime.answer import Answer, StopReason, Timings
 from edgedec.runtime.server.chat import ChatReply, Usage
 from edgedec.runtime.server.native_completions import NativeReply
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.translation import TranslatedReply
+from edgedec.runtime.session.answer import Answer, StopReason, Timings
 
 __all__ = ["call", "made_reply", "translated"]
 

@@ -19,7 +19,7 @@ from edgedec.runtime.server.request_log import RequestLog
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.sockets import listen
-from edgedec.runtime.session import Session
+from edgedec.runtime.session.session import Session
 
 
 class Served:

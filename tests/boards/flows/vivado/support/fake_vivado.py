@@ -16,12 +16,12 @@ import pytest
 from edgedec.boards import find_board
 from edgedec.boards.flows.interface import BoardDesign
 from edgedec.boards.flows.vivado import project
-from edgedec.bundle import Bundle
+from edgedec.bundle.bundle import Bundle
 from edgedec.families import build_graph
+from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from tests.edgedec.reference.integer_profile.support.make_models import prepared
 from tests.runtime.accelerator.support import make_board_bundle
 

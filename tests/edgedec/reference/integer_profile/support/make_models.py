@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from edgedec.families import build_graph
-from edgedec.graph import Graph
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
+from edgedec.graph.graph import Graph
+from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
 from edgedec.reference.integer_profile.model import IntegerModel, prepare_graph
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, encode_model
-from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.registration import DOMAIN, register
 from edgedec.runtime.protocols import F32

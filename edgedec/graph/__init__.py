@@ -1,0 +1,1 @@
+"""The graph of a model: operations, shapes, and passes over them."""

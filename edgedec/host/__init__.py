@@ -1,0 +1,1 @@
+"""The machine that edgedec runs on: its folders, packages and messages."""

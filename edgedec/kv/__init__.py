@@ -1,0 +1,1 @@
+"""Policies of keys and values, and the heads that they choose."""

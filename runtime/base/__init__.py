@@ -1,0 +1,1 @@
+"""Parts without a neighbour among the rooms of the runtime: cores, native libraries, counts."""

@@ -1,0 +1,1 @@
+"""The rows of keys and values: blocks, arenas and slots."""

@@ -1,0 +1,1 @@
+"""Plans: the memory of a run, and the sizes that fit a budget."""

@@ -1,0 +1,108 @@
+"""Estimates of tokens per second, made before anything is loaded. They serve to choose a plan and are not measurements.
+
+A pass of n rows takes T(n) = bytes read per pass / bandwidth * (1 + slope * (n - 1)), and at least the time in which the
+disk reads the weights that are not in memory, however many rows it has. A chain of k guesses, each right with
+probability a, gives (1 - a^(k + 1)) / (1 - a) tokens: the target's own token, and the probabilities that the first guess is
+right, that the first two are right, and so on up to k. Source: derived here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgedec.runtime.base.cores import physical_cores
+
+__all__ = ["ACCEPTANCE", "DiskReads", "pass_seconds", "tokens_per_second"]
+
+# Memory bandwidth of passes by number of threads, bytes per second, on a machine with two memory channels. Only ratios
+# matter to a plan.
+_BYTES_PER_SECOND = {1: 14e9, 2: 20e9}
+_SLOPE = 0.13  # slope of a CPU, for which T(8) / T(1) is about 1.9
+_DEVICE_SLOPE = 0.0005  # slope of an accelerator, for which T(8) / T(1) is 1.003 in simulation
+_ROUND_SECONDS = 150e-6  # time of a round outside of the pass
+# Share of right guesses by drafter, measured on the embedded pair (docs/speculation.md). It depends much on the text.
+ACCEPTANCE = {"model": 0.62, "ngram": 0.35, "copy": 0.35, "stand": 0.35, "trigram": 0.35, "none": 0.0}
+
+_UNKNOWN_ACCEPTANCE = 0.35  # share of right guesses of other drafters, equal to that of the text-only ones above
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskReads:
+    """The reads of each pass from the disk: their bytes, and the rate in bytes per second."""
+
+    nbytes: int
+    bytes_per_second: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the disk takes for a pass."""
+        return self.nbytes / self.bytes_per_second
+
+
+def pass_seconds(
+    items: Mapping[str, int],
+    rows: int,
+    *,
+    threads: int = 0,
+    device_bytes_per_second: float | None = None,
+    disk: DiskReads | None = None,
+) -> float:
+    """Return the estimated seconds of a round with a pass of ``rows`` rows. See ``tokens_per_second`` for the arguments."""
+    slope = _SLOPE if device_bytes_per_second is None else _DEVICE_SLOPE
+    bandwidth = device_bytes_per_second or _bandwidth(threads)
+    streamed = 0 if disk is None else disk.nbytes
+    weights = items["weights"] if "weights" in items else items["weights_pinned"] + streamed
+    seconds = (weights + _read_bytes(items)) / bandwidth + _ROUND_SECONDS
+    return max(seconds * (1 + slope * (rows - 1)), 0.0 if disk is None else disk.seconds + _ROUND_SECONDS)
+
+
+def _bandwidth(threads: int) -> float:
+    return _BYTES_PER_SECOND.get(threads or physical_cores(), max(_BYTES_PER_SECOND.values()))
+
+
+def tokens_per_second(
+    items: Mapping[str, int],
+    *,
+    drafter: str,
+    nodes: int,
+    model: bool,
+    switch: bool = False,
+    acceptance: float | None = None,
+    threads: int = 0,
+    device_bytes_per_second: float | None = None,
+    disk: DiskReads | None = None,
+) -> float:
+    """Return the estimated decoding speed of a plan in tokens per second.
+
+    Args:
+        items: planned bytes by item.
+        drafter: name of the drafter.
+        nodes: nodes of a tree, including its root; the best chain that fits is assumed.
+        model: whether ``auto`` has a draft model.
+        switch: the decoder is ``switch``, whose small model runs for each token; the large one is assumed to do so, too.
+        acceptance: share of right guesses; None: the usual one of the drafter.
+        threads: number of CPU threads; 0: one for each core.
+        device_bytes_per_second: bandwidth at which an accelerator reads weights; None: the model runs on the CPU.
+        disk: reads of each pass from the disk; None: all weights are in memory.
+    """
+
+    def seconds(rows: int) -> float:
+        return pass_seconds(items, rows, threads=threads, device_bytes_per_second=device_bytes_per_second, disk=disk)
+
+    draft_seconds = (items.get("draft_weights", 0) + _read_bytes(items, "draft_")) / _bandwidth(threads)
+    name = ("model" if model else "ngram") if drafter == "auto" else drafter
+    call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
+    right = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE) if acceptance is None else acceptance
+    expected = 1.0
+    best = 1 / (seconds(1) + (call_seconds if switch else 0))
+    for guesses in range(1, nodes):
+        expected += right**guesses
+        best = max(best, expected / (seconds(1 + guesses) + guesses * call_seconds))
+    return best
+
+
+def _read_bytes(items: Mapping[str, int], prefix: str = "") -> float:
+    """Return the bytes of keys and values that a pass reads at most with half of the context in use; rings are full then."""
+    growing = items.get(f"{prefix}kv", 0) + items.get(f"{prefix}kv_labels", 0)
+    return growing / 2 + items.get(f"{prefix}kv_ring", 0)

@@ -1,0 +1,188 @@
+"""The settings of speculative decoding, and the plug-ins that they name."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from edgedec.bundle.bundle import Bundle
+from edgedec.errors import UsageError
+from edgedec.host.spelling import must_be_one_of
+from edgedec.plugins import load, names
+from edgedec.runtime.decoders import DECODERS
+from edgedec.runtime.decoders.switch import SwitchConfig
+from edgedec.runtime.protocols import Drafter, TreePolicy, Verifier
+from edgedec.runtime.verifiers._traits import Traits
+
+__all__ = [
+    "DRAFTERS",
+    "POLICIES",
+    "VERIFIERS",
+    "SpecConfig",
+    "create_drafter",
+    "create_policy",
+    "create_verifier",
+    "verifier_traits",
+]
+
+DRAFTERS, POLICIES, VERIFIERS = "edgedec.runtime.drafters", "edgedec.runtime.trees", "edgedec.runtime.verifiers"
+
+MOST_NODES = 64  # nodes of the largest tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecConfig:
+    """The settings of speculative decoding.
+
+    Members:
+        drafter: name of a file of runtime/drafters (``--spec-type``), or a ``Drafter``.
+        policy: name of a file of runtime/trees (``--spec-tree``).
+        draft: the draft model's bundle (``-md``), as a path or a name that ``bundle_folder`` accepts.
+        draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
+        tree_nodes: maximum number of nodes of a tree, 2 to 64, including its root; 0: ``draft_max`` + 1.
+        verifier: name of a file of runtime/verifiers (``--verifier``); at temperature 0 ``greedy`` is used in its place.
+        decoder: one of ``DECODERS`` (``--decoder``). With ``switch`` nothing is guessed, and the draft model of the drafter
+            ``model`` is the small model.
+        switch: settings of the decoder ``switch``.
+        samples: number of texts of one prompt that the session will write, at least 1. ``auto`` considers ``stand`` if
+            there are several. No text depends on it.
+
+    Raises:
+        UsageError: a name is unknown (the message lists the known names), a drafter lacks a member of the protocol, a
+            number is out of range, ``draft`` does not fit the drafter, or the policy's trees do not fit the verifier.
+    """
+
+    drafter: str | Drafter = "none"
+    policy: str = "chain"
+    draft: str | Path | None = None
+    draft_max: int = 8
+    tree_nodes: int = 0
+    verifier: str = "match"
+    decoder: str = "autoregressive"
+    switch: SwitchConfig = field(default_factory=SwitchConfig)
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        drafters = names(DRAFTERS)
+        if isinstance(self.drafter, str) and self.drafter not in drafters:
+            raise UsageError(must_be_one_of("--spec-type", self.drafter, drafters))
+        missing = [name for name in ("taps", "footprint", "open") if not hasattr(self.drafter, name)]
+        if missing and not isinstance(self.drafter, str):
+            raise UsageError(
+                f"the drafter {self.drafter!r} has no {' and no '.join(missing)}; a drafter is a name, one of "
+                f"{', '.join(drafters)}, or an object with all members of edgedec.runtime.protocols.Drafter"
+            )
+        for package, option, name in (
+            (POLICIES, "--spec-tree", self.policy),
+            (VERIFIERS, "--verifier", self.verifier),
+        ):
+            if name not in names(package):
+                raise UsageError(must_be_one_of(option, name, names(package)))
+        verifies = verifier_traits(self.verifier)
+        if self.drafter != "none" and verifies.policies and self.policy not in verifies.policies:
+            raise UsageError(
+                f"--verifier {self.verifier} needs --spec-tree {' or '.join(verifies.policies)}, not {self.policy}: "
+                f"{verifies.reason}"
+            )
+        if self.decoder not in DECODERS:
+            raise UsageError(must_be_one_of("--decoder", self.decoder, DECODERS))
+        if self.decoder == "switch" and self.drafter != "model":
+            raise UsageError(
+                "--decoder switch makes no guesses; its small model is the draft model of --spec-type model, not of "
+                f"{self.drafter_name}: give -md, and leave --spec-type out"
+            )
+        if self.decoder != "switch" and self.switch != SwitchConfig():
+            raise UsageError(
+                "--switch-entropy and --switch-window are for --decoder switch; give it, or leave them out"
+            )
+        if self.samples < 1:
+            raise UsageError(f"samples must be at least 1, not {self.samples}")
+        if not 1 <= self.draft_max <= 63:
+            raise UsageError(f"--draft-max must be 1 to 63, not {self.draft_max}")
+        if not (self.tree_nodes == 0 or 2 <= self.tree_nodes <= MOST_NODES):
+            raise UsageError(
+                f"--tree-nodes must be 2 to {MOST_NODES}, or 0, not {self.tree_nodes}: a tree is one pass, "
+                f"and a pass has at most {MOST_NODES} rows"
+            )
+        if self.draft is not None and self.drafter not in ("model", "auto"):
+            raise UsageError(f"-md is for --spec-type model or auto, not {self.drafter_name}")
+        if self.drafter == "model" and self.draft is None:
+            option = "--decoder switch" if self.decoder == "switch" else "--spec-type model"
+            raise UsageError(f"{option} needs a draft model: give its bundle with -md")
+
+    @property
+    def drafter_name(self) -> str:
+        """The name that plans and figures give the drafter: its class's for a drafter of one's own."""
+        return self.drafter if isinstance(self.drafter, str) else type(self.drafter).__name__
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the largest tree."""
+        return 1 if self.drafter == "none" or self.decoder == "switch" else self.tree_nodes or self.draft_max + 1
+
+
+def create_drafter(
+    name: str | Drafter,
+    draft: Bundle | None,
+    *,
+    device: str = "cpu",
+    threads: int = 0,
+    samples: int = 1,
+    kv_bits: int | None = None,
+) -> Drafter:
+    """Return the drafter of this name; a ``Drafter`` is returned unchanged.
+
+    Args:
+        name: a name or a drafter, see ``SpecConfig``.
+        draft: the draft model; None: there is none.
+        device: device of drafters that run a model.
+        threads: number of CPU threads of such drafters; 0 leaves it to the device.
+        samples: number of texts of one prompt, see ``SpecConfig``.
+        kv_bits: bits of the target's keys and values. A draft model's have as many if its device has fewer bits than its
+            default for them; None: the default.
+
+    Raises:
+        UsageError: no drafter has this name, or it needs a draft model and ``draft`` is None.
+    """
+    if not isinstance(name, str):
+        return name
+    create = load(DRAFTERS, name).create
+    # A drafter that runs no draft model has no parameter ``draft``, and so on.
+    values = {"draft": draft, "device": device, "threads": threads, "samples": samples, "kv_bits": kv_bits}
+    parameters = inspect.signature(create).parameters
+    drafter: Drafter = create(**{key: value for key, value in values.items() if key in parameters})
+    return drafter
+
+
+def create_policy(name: str, rng: np.random.Generator | None = None, *, independent: bool = False) -> TreePolicy:
+    """Return the tree policy of this name. With ``rng``, children are drawn; without it, the likeliest ones are chosen.
+
+    With ``independent``, siblings are drawn independently of each other. Otherwise each excludes those before it.
+    """
+    if rng is not None and independent:
+        from edgedec.runtime.trees._independent import Independent
+
+        rng = Independent(rng.bit_generator)
+    policy: TreePolicy = load(POLICIES, name).create(rng)
+    return policy
+
+
+def create_verifier(name: str, temperature: float) -> Verifier:
+    """Return the verifier ``name``; at temperature 0 ``greedy``, which has the outcome of all others there.
+
+    Raises:
+        UsageError: ``name`` is ``greedy``, and the temperature is not 0.
+    """
+    if name == "greedy" and temperature:
+        raise UsageError(f"--verifier greedy works at --temp 0 only, not {temperature}; leave it out, or give --temp 0")
+    verifier: Verifier = load(VERIFIERS, name if temperature else "greedy").create()
+    return verifier
+
+
+def verifier_traits(name: str, temperature: float = 1.0) -> Traits:
+    """Return the properties of the verifier that ``create_verifier`` returns for the same arguments."""
+    traits: Traits = load(VERIFIERS, name if temperature else "greedy").TRAITS
+    return traits

@@ -1,0 +1,1 @@
+"""Drawing tokens: options, random numbers by position, log-probabilities."""

@@ -1,0 +1,1 @@
+"""Sessions: an opened model, its answers and conversations."""

@@ -1,0 +1,84 @@
+"""Open the decoders of a planned run, and the engine and the scheduler that they share."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from edgedec.runtime.decoders import open_decoder, open_switch
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.decoders.switch import SmallModel, SwitchDecoder
+from edgedec.runtime.drafters._releasing import ReleasingDrafter
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.scheduler import Scheduler
+from edgedec.runtime.planning.planning import RunPlan
+from edgedec.runtime.planning.speculation import SpecConfig, create_drafter, verifier_traits
+from edgedec.runtime.protocols import Drafter, State, Target
+from edgedec.runtime.run_settings import RunSettings
+from edgedec.runtime.targets import host_device
+
+__all__ = ["open_scheduler"]
+
+
+def open_scheduler(
+    target: Target,
+    state: State,
+    run: RunPlan,
+    settings: RunSettings,
+    *,
+    vocab_limit: int,
+    overlaps: bool,
+) -> Scheduler:
+    """Return the scheduler of a run, with a decoder for each text that can be written at a time.
+
+    All decoders share the drafter and what is learned about the duration of passes.
+
+    Args:
+        target: runs the passes.
+        state: cache of the first text; the others are opened here.
+        run: plan of the run.
+        settings: its settings.
+        vocab_limit: number of ids that the tokenizer knows.
+        overlaps: True if the host may draft while the target runs a pass.
+    """
+    spec = run.spec
+    create = partial(
+        create_drafter,
+        spec.drafter,
+        run.draft,
+        device=host_device(settings.device),
+        threads=settings.threads,
+        samples=spec.samples,
+        kv_bits=run.plan.kv_bits,
+    )
+    drafter: Drafter = ReleasingDrafter(create) if _may_release(spec) else create()
+    cost = ObservedCost(target.cost_model)
+    decoders: list[AutoregressiveDecoder | SwitchDecoder] = []
+    for number in range(run.sequences):
+        cache = target.open(run.limits) if number else state
+        decoder: AutoregressiveDecoder | SwitchDecoder
+        if spec.decoder == "switch":
+            small = cast(SmallModel, drafter)  # ``SpecConfig`` takes no other drafter than ``model`` for a switch
+            decoder = open_switch(target, cache, small=small, config=spec.switch)
+        else:
+            decoder = open_decoder(
+                target, cache, drafter=drafter, vocab_limit=vocab_limit, overlaps=overlaps, tree_nodes=spec.nodes
+            )
+        decoder.cost = cost
+        decoder.open_draft(run.limits)
+        decoders.append(decoder)
+    engine = Engine(
+        target,
+        rows=run.limits.batch_rows or run.limits.nodes,
+        cost=cost,
+        together=run.sequences == 1 or target.free_rows is not None,
+    )
+    return Scheduler(target, engine, decoders, run.limits)
+
+
+def _may_release(spec: SpecConfig) -> bool:
+    """Return True if texts stay the same without the drafter, and it can be made again from its name."""
+    if spec.decoder == "switch" or spec.drafter == "none" or not isinstance(spec.drafter, str):
+        return False
+    return verifier_traits(spec.verifier).lossless == "exact"
