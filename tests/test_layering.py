@@ -65,12 +65,12 @@ RUNTIME = (
     ("text", "kernels", "loop", "trees", "verifiers", "coupling", "grammar", "cache"),
     ("devices", "decoders", "engine"),
     ("accelerator", "gpu"),
-    ("targets", "model_folder"),
+    ("targets",),
     ("drafters",),
     ("planning", "run_settings", "pooling"),
     ("session", "text_settings"),
     ("web",),
-    ("batch", "measure", "deploy", "server"),
+    ("measure", "deploy", "server"),
 )
 
 Imports = dict[str, dict[str, int]]  # module -> imported name -> line
