@@ -2,7 +2,7 @@
 
 A policy is found by a calibration of one bundle's weights (``edgedec calibrate-kv``). It is part of the model, because the
 text depends on it: it stands in the configuration under ``KV_POLICY``, and the feature of this name keeps programs that do
-not know it from the bundle. The kinds of policies are the files of ``edgedec/kv_policies``.
+not know it from the bundle. The kinds of policies are the files of ``edgedec/kv/policies``.
 """
 
 from __future__ import annotations
