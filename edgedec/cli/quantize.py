@@ -13,7 +13,7 @@ from edgedec import api
 from edgedec.cli._origins import flags_used
 from edgedec.cli._rerun import rerun_command
 from edgedec.cli.console import note, print_json, print_table, progress, read_text
-from edgedec.cli.options import FormerPool, Json, Pool, Verbose, option, pool_option
+from edgedec.cli.options import Json, Pool, Verbose, option
 from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -176,7 +176,6 @@ def quantize(
     ] = 0,
     seed: Annotated[int, option("--seed", metavar="N", min=0, help="Seed of the text that the model writes.")] = 0,
     pool: Pool = "local",
-    executor: FormerPool = None,
     workers: Annotated[
         int,
         option("--workers", metavar="N", min=0, help="Number of tensors to quantize at the same time; 0: automatic."),
@@ -213,7 +212,6 @@ def quantize(
             "--calibration is for ternary planes and int4: add --method ternary --planes 1, 2 or 3, or --method int4, or "
             "leave it out"
         )
-    pool = pool_option(ctx, pool, executor)
     if pool != "local":
         checkpoint = checkpoint.absolute()  # for processes with another working folder
     watch = Stopwatch("rest")
@@ -264,9 +262,7 @@ def quantize(
     with progress("writing the model card") as report_card, watch.phase("model card"):
         facts = CardFacts(
             origin=provenance(opened.source, report=report_card),
-            command=rerun_command(
-                ctx, without=("json", "verbose", "pool", "executor", "workers"), named={"output": "BUNDLE"}
-            ),
+            command=rerun_command(ctx, without=("json", "verbose", "pool", "workers"), named={"output": "BUNDLE"}),
             stored_bytes=report.stored_bytes,
             perplexity_before=before,
             perplexity_after=after,

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgedec import device as edgedec_device
 from edgedec.boards import find_board
-from edgedec.device import Device, current_name, device_argument, device_options
+from edgedec.device import Device, device_argument, device_options
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.config import configuration_text
@@ -53,7 +53,6 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
             that takes none.
     """
     name, _, file = device.partition(":")
-    name = current_name(name)
     known = device_options(name)
     argument = device_argument(name)
     file, _ = _split(file, known)

@@ -53,7 +53,7 @@ def is_accelerator(device: str) -> bool:
     """Return whether a value of ``--device`` names an accelerator. A colon and a path may follow, as in "replay:FILE"."""
     if device in ONNX_DEVICES:  # the usual answer, without a look at the folders of devices
         return False
-    return accelerators.current_name(device.partition(":")[0]) in accelerators.device_names()
+    return device.partition(":")[0] in accelerators.device_names()
 
 
 def host_device(device: str) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.boards import find_board
 from edgedec.bundle.bundle import Bundle
-from edgedec.device import Device, current_name
+from edgedec.device import Device
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.memory.memory import MemoryUse
@@ -160,7 +160,7 @@ class ProgramTarget:
         self._cost = CycleCost(model.program, bandwidth)
         self.cost_model: CostModel | None = self._cost
         # A replay reports the figures of the recorded device.
-        recorded = current_name(getattr(device, "recorded_name", device.name))
+        recorded = getattr(device, "recorded_name", device.name)
         self.facts = DeviceFacts(
             device=device.name,
             kind="estimated" if recorded == _WITHOUT_CLOCK else device.kind,

@@ -288,35 +288,6 @@ def test_an_unknown_pool_is_refused(edgedec: Edgedec, checkpoint: Path) -> None:
     assert not Path("out").exists()
 
 
-@pytest.mark.thorough(sample=2)
-@pytest.mark.parametrize(
-    ("words", "variable", "file", "pool"),
-    [
-        (["--executor", "slurm"], None, None, "slurm"),
-        ([], "slurm", None, "slurm"),
-        ([], None, "slurm", "slurm"),
-        (["--executor", "slurm"], None, "other", "slurm"),
-        (["--executor", "slurm", "--pool", "pbs"], None, None, "pbs"),
-        (["--pool", "pbs"], "slurm", "other", "pbs"),
-    ],
-)
-def test_executor_is_an_older_spelling_of_pool(
-    edgedec: Edgedec, checkpoint: Path, words: list[str], variable: str | None, file: str | None, pool: str
-) -> None:
-    if file is not None:
-        Path("edgedec.toml").write_text(f'[quantize]\nexecutor = "{file}"\n')
-    environment = {} if variable is None else {"EDGEDEC_QUANTIZE_EXECUTOR": variable}
-    outcome = edgedec("quantize", checkpoint, "-o", "out", *words, env=environment)
-    assert (outcome.code, f"no {pool!r} among the worker pools" in outcome.stderr) == (2, True)
-
-
-def test_the_older_spelling_is_not_shown(edgedec: Edgedec) -> None:
-    shown = edgedec("quantize", "--help").stdout
-    assert "--pool" in shown
-    assert "--executor" not in shown
-    assert "executor" not in edgedec("completion", "bash").stdout
-
-
 @pytest.mark.parametrize(
     ("options", "names"),
     [
