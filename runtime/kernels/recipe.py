@@ -9,7 +9,6 @@ Any GCC or Clang can be used, including cross compilers: the target is that of t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -228,7 +227,7 @@ class _Objects:
             if any(self._digest(Path(path)) != digest for path, digest in record["includes"].items()):
                 return False
             content = kept.read_bytes()
-            if hashlib.sha256(content).hexdigest() != record["object"]:
+            if _digest(content) != record["object"]:
                 return False
             output.write_bytes(content)
             os.utime(kept)
@@ -241,7 +240,7 @@ class _Objects:
         names = includes.read_text("utf-8").partition(": ")[2].replace("\\\n", " ").replace("\\ ", "\0").split()
         content, kept = file.read_bytes(), self._path(source, options)
         record = {
-            "object": hashlib.sha256(content).hexdigest(),
+            "object": _digest(content),
             "includes": {path: self._digest(Path(path)) for name in names if (path := name.replace("\0", " "))},
         }
         with suppress(OSError):
@@ -258,14 +257,19 @@ class _Objects:
                 path.unlink(missing_ok=True)
 
     def _path(self, source: Path, options: Sequence[str]) -> Path:
-        name = hashlib.sha256(json.dumps([*self._compiler, *options, str(source)]).encode())
-        name.update(source.read_bytes())
-        return self._folder / f"{name.hexdigest()[:40]}.o"
+        made_of = json.dumps([*self._compiler, *options, str(source)]).encode()
+        return self._folder / f"{_digest(made_of + source.read_bytes())[:40]}.o"
 
     def _digest(self, path: Path) -> str:
         if path not in self._digests:
-            self._digests[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+            self._digests[path] = _digest(path.read_bytes())
         return self._digests[path]
+
+
+def _digest(content: bytes) -> str:
+    import hashlib  # with a library that a start which finds the kernels does without
+
+    return hashlib.sha256(content).hexdigest()
 
 
 def _replace(path: Path, content: bytes) -> None:
