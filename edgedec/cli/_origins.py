@@ -17,8 +17,11 @@ from edgedec.environment import PREFIX, VARIABLES
 from edgedec.errors import UsageError
 from edgedec.host.spelling import did_you_mean
 
-__all__ = ["FILES", "OriginCommand", "check_variables", "flags_used", "named_by_variable"]
+__all__ = ["FILES", "PARTS", "OriginCommand", "check_variables", "flags_used", "named_by_variable"]
 
+# The kinds of options that have a part of their own in a long help, in the order of these parts, and the number of options
+# from which on a help is long.
+PARTS, _LONG_HELP = ("Model", "Memory", "Sampling", "Speculation", "Accelerator"), 24
 FILES = "edgedec.files"  # key of Context.meta: (command, parameter) -> place in a file that sets the parameter
 
 
@@ -45,6 +48,20 @@ class OriginCommand(TyperCommand):
         except typer.BadParameter as error:
             error.message = plain_message(error)
             raise
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options; those of a long help in parts, by kind."""
+        rows: dict[str, list[tuple[str, str]]] = {part: [] for part in ("Arguments", "Options", *PARTS)}
+        shown = [(option, row) for option in self.get_params(ctx) if (row := option.get_help_record(ctx)) is not None]
+        for option, row in shown:
+            part = "Arguments" if option.param_type_name == "argument" else "Options"
+            if len(shown) >= _LONG_HELP:
+                part = getattr(option, "rich_help_panel", None) or part
+            rows[part].append(row)
+        for part, own in rows.items():
+            if own:
+                with formatter.section(part):
+                    formatter.write_dl(own)
 
     def invoke(self, ctx: Any) -> Any:  # typer contains its own click, whose Context has no public name
         try:

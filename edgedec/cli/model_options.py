@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgedec.cli.options import option
+from edgedec.cli.options import memory_option
 from edgedec.errors import UsageError
 from edgedec.host.spelling import must_be_one_of
 
@@ -20,14 +20,14 @@ ModelWord = Annotated[
 ]
 CacheTypeK = Annotated[
     str | None,
-    option(
+    memory_option(
         "-ctk",
         "--cache-type-k",
         metavar="TYPE",
         help="llama.cpp's spelling of --kv-bits: f16, q8_0, q4_0 or f32, the same for -ctk and -ctv.",
     ),
 ]
-CacheTypeV = Annotated[str | None, option("-ctv", "--cache-type-v", metavar="TYPE", help="The same for values.")]
+CacheTypeV = Annotated[str | None, memory_option("-ctv", "--cache-type-v", metavar="TYPE", help="The same for values.")]
 
 
 def cache_bits(keys: str | None, values: str | None, kv_bits: int | None) -> int | None:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from edgedec.bundle.embedded import bundle_folder
+from edgedec.cli._origins import PARTS
 from edgedec.cli.console import log_to_stderr, progress
 from edgedec.errors import UsageError
 
@@ -59,17 +60,22 @@ __all__ = [
     "Verify",
     "budget_bytes",
     "line_command",
+    "memory_option",
+    "model_option",
     "option",
     "resolve_model",
 ]
 
 # The help of a command would list an environment variable for every option; docs/command-line.md has the rule for them.
 option = partial(typer.Option, show_envvar=False)
+model_option, memory_option, sampling_option, speculation_option, accelerator_option = (
+    partial(option, rich_help_panel=part) for part in PARTS
+)
 
 _LEAST_BYTES = 1 << 20  # a smaller budget without a unit is probably meant in MiB
 Model = Annotated[
     str,
-    option(
+    model_option(
         "-m",
         "--model",
         metavar="BUNDLE",
@@ -79,7 +85,7 @@ Model = Annotated[
 ]
 Device = Annotated[
     str,
-    option(
+    model_option(
         "--device",
         metavar="NAME",
         help="Device that runs the model: cpu, gpu, cuda, webgpu or float_reference; or an accelerator: pynq, uart:PORT, "
@@ -88,7 +94,7 @@ Device = Annotated[
 ]
 Board = Annotated[
     str | None,
-    option(
+    accelerator_option(
         "--board",
         metavar="NAME",
         help="Board of the accelerator, a name or a file; default: kv260, and ulx3s-85f for uart:PORT. "
@@ -97,7 +103,7 @@ Board = Annotated[
 ]
 Configuration = Annotated[
     str | None,
-    option(
+    accelerator_option(
         "--configuration",
         metavar="TEXT",
         help="Configuration of the accelerator: small (fast to simulate) or board (the one for the board, default for "
@@ -106,7 +112,7 @@ Configuration = Annotated[
 ]
 MemoryModel = Annotated[
     str | None,
-    option(
+    accelerator_option(
         "--memory",
         metavar="MODEL",
         help="Memory model of a simulated board: ddr (calibrated for the KV260), flat or ideal; default: its best.",
@@ -114,10 +120,12 @@ MemoryModel = Annotated[
 ]
 Record = Annotated[
     Path | None,
-    option("--record", metavar="FILE", help="Record all traffic with the accelerator, for --device replay:FILE."),
+    accelerator_option(
+        "--record", metavar="FILE", help="Record all traffic with the accelerator, for --device replay:FILE."
+    ),
 ]
 Threads = Annotated[
-    int, option("-t", "--threads", min=0, max=256, metavar="N", help="Number of CPU threads; 0: one per core.")
+    int, model_option("-t", "--threads", min=0, max=256, metavar="N", help="Number of CPU threads; 0: one per core.")
 ]
 
 
@@ -129,7 +137,7 @@ def _check_context(value: int) -> int:
 
 CtxSize = Annotated[
     int,
-    option(
+    memory_option(
         "-c",
         "--ctx-size",
         metavar="N",
@@ -139,18 +147,20 @@ CtxSize = Annotated[
 ]
 KvBits = Annotated[
     int | None,
-    option("--kv-bits", metavar="N", help="Bits of keys and values: 16, 8, 4 or 32; default: the planner's choice."),
+    memory_option(
+        "--kv-bits", metavar="N", help="Bits of keys and values: 16, 8, 4 or 32; default: the planner's choice."
+    ),
 ]
 KvPolicy = Annotated[
     str | None,
-    option(
+    memory_option(
         "--kv-policy",
         metavar="NAME",
         help="Policy of keys and values: full, a kind that the bundle must have, or auto; default: the bundle's.",
     ),
 ]
 MemoryBudget = Annotated[
-    str | None, option("--memory-budget", metavar="SIZE", help="Limit of the memory, e.g. 600MiB or 2GiB.")
+    str | None, memory_option("--memory-budget", metavar="SIZE", help="Limit of the memory, e.g. 600MiB or 2GiB.")
 ]
 Pool = Annotated[
     str, option("--pool", metavar="NAME", help="Worker pool: local (processes of this machine) or ray (a Ray cluster).")
@@ -158,7 +168,7 @@ Pool = Annotated[
 Json = Annotated[bool, option("--json", help="Print one JSON object on stdout, and nothing else.")]
 Verify = Annotated[
     bool,
-    option(
+    model_option(
         "--verify",
         help="Read all files of the model, even if they were checked at an earlier start and have not changed since.",
     ),
@@ -197,29 +207,34 @@ NPredict = Annotated[
     ),
 ]
 Temp = Annotated[
-    float, option("--temp", "--temperature", metavar="N", help="Temperature; 0: always choose the likeliest token.")
+    float,
+    sampling_option("--temp", "--temperature", metavar="N", help="Temperature; 0: always choose the likeliest token."),
 ]
-TopK = Annotated[int, option("--top-k", metavar="N", help="Choose among the K likeliest tokens; 0: all.")]
+TopK = Annotated[int, sampling_option("--top-k", metavar="N", help="Choose among the K likeliest tokens; 0: all.")]
 TopP = Annotated[
     float,
-    option("--top-p", metavar="N", help="Choose among the likeliest tokens up to this total probability; 1: all."),
+    sampling_option(
+        "--top-p", metavar="N", help="Choose among the likeliest tokens up to this total probability; 1: all."
+    ),
 ]
 MinP = Annotated[
     float,
-    option(
+    sampling_option(
         "--min-p", metavar="N", help="Choose among tokens with at least this share of the best probability; 0: all."
     ),
 ]
 RepeatPenalty = Annotated[
-    float, option("--repeat-penalty", metavar="N", help="Factor that makes recent tokens less likely; 1: off.")
+    float, sampling_option("--repeat-penalty", metavar="N", help="Factor that makes recent tokens less likely; 1: off.")
 ]
 PresencePenalty = Annotated[
     float,
-    option("--presence-penalty", metavar="N", help="Number to subtract from the logit of each recent token; 0: off."),
+    sampling_option(
+        "--presence-penalty", metavar="N", help="Number to subtract from the logit of each recent token; 0: off."
+    ),
 ]
 FrequencyPenalty = Annotated[
     float,
-    option(
+    sampling_option(
         "--frequency-penalty",
         metavar="N",
         help="Number to subtract from a recent token's logit for each of its occurrences; 0: off.",
@@ -227,7 +242,7 @@ FrequencyPenalty = Annotated[
 ]
 LogitBias = Annotated[
     list[str] | None,
-    option(
+    sampling_option(
         "-l",
         "--logit-bias",
         metavar="ID(+/-)BIAS",
@@ -235,9 +250,14 @@ LogitBias = Annotated[
     ),
 ]
 RepeatLastN = Annotated[
-    int, option("--repeat-last-n", metavar="N", help="Number of tokens that count as recent for penalties; -1: all.")
+    int,
+    sampling_option(
+        "--repeat-last-n", metavar="N", help="Number of tokens that count as recent for penalties; -1: all."
+    ),
 ]
-Seed = Annotated[int, option("-s", "--seed", metavar="N", help="Seed of the sampling; -1: a new one for each run.")]
+Seed = Annotated[
+    int, sampling_option("-s", "--seed", metavar="N", help="Seed of the sampling; -1: a new one for each run.")
+]
 ReversePrompt = Annotated[
     list[str] | None,
     option("-r", "--reverse-prompt", "--stop", metavar="TEXT", help="Stop before this text; can be repeated."),
@@ -246,7 +266,7 @@ IgnoreEos = Annotated[bool, option("--ignore-eos", help="Continue after the mode
 
 SpecType = Annotated[
     str,
-    option(
+    speculation_option(
         "--spec-type",
         metavar="NAME",
         help="Drafter, which guesses tokens ahead: ngram, copy, stand, trigram, model (needs -md), auto (the fastest), "
@@ -255,7 +275,7 @@ SpecType = Annotated[
 ]
 ModelDraft = Annotated[
     str | None,
-    option(
+    speculation_option(
         "-md",
         "--model-draft",
         "--spec-draft-model",
@@ -266,7 +286,7 @@ ModelDraft = Annotated[
 ]
 DraftMax = Annotated[
     int,
-    option(
+    speculation_option(
         "--draft-max",
         "--draft-n",
         "--spec-draft-n-max",
@@ -276,13 +296,13 @@ DraftMax = Annotated[
 ]
 SpecTree = Annotated[
     str,
-    option(
+    speculation_option(
         "--spec-tree", metavar="NAME", help="Shape of the tree of guesses: chain, static, dynamic, delayed or hardware."
     ),
 ]
 VerifierName = Annotated[
     str,
-    option(
+    speculation_option(
         "--verifier",
         metavar="NAME",
         help="How guesses are accepted: match keeps the text of --seed; rejection, block, traversal and transport keep its "
@@ -291,7 +311,7 @@ VerifierName = Annotated[
 ]
 DecoderName = Annotated[
     str,
-    option(
+    speculation_option(
         "--decoder",
         metavar="NAME",
         help="autoregressive: the model writes every token; switch: the draft model writes where it is certain, which "
@@ -300,7 +320,7 @@ DecoderName = Annotated[
 ]
 SwitchEntropy = Annotated[
     float,
-    option(
+    speculation_option(
         "--switch-entropy",
         metavar="BITS",
         help="With --decoder switch: the draft model writes while the mean entropy of its last distributions is below "
@@ -308,12 +328,18 @@ SwitchEntropy = Annotated[
     ),
 ]
 SwitchWindow = Annotated[
-    int, option("--switch-window", metavar="N", help="With --decoder switch: number of distributions in this mean.")
+    int,
+    speculation_option(
+        "--switch-window", metavar="N", help="With --decoder switch: number of distributions in this mean."
+    ),
 ]
 TreeNodes = Annotated[
-    int, option("--tree-nodes", metavar="N", help="Nodes of the tree of guesses, 2 to 64; 0: --draft-max plus one.")
+    int,
+    speculation_option(
+        "--tree-nodes", metavar="N", help="Nodes of the tree of guesses, 2 to 64; 0: --draft-max plus one."
+    ),
 ]
-ShowDraft = Annotated[bool, option("--show-draft", help="Show accepted guesses in green on a terminal.")]
+ShowDraft = Annotated[bool, speculation_option("--show-draft", help="Show accepted guesses in green on a terminal.")]
 
 
 def logit_bias(texts: list[str] | None) -> tuple[tuple[int, float], ...]:

@@ -60,7 +60,7 @@ from edgedec.cli.options import (
     Verify,
     budget_bytes,
     logit_bias,
-    option,
+    memory_option,
     resolve_model,
 )
 from edgedec.errors import BudgetError, UsageError
@@ -96,7 +96,7 @@ class PlanOptions:
     kv_policy: KvPolicy = None
     value_rows: Annotated[
         int | None,
-        option(
+        memory_option(
             "--value-rows",
             metavar="N",
             help="Values of each head in memory, if the policy has them in a file; default: twice the keys of a query.",

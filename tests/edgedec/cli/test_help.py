@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.edgedec.cli.conftest import Edgedec
@@ -37,3 +39,23 @@ def test_summaries_of_commands_are_whole(edgedec: Edgedec, group: str) -> None:
     for name, command in commands.items():
         summary = plain(command.help).partition(". ")[0].rstrip(".")
         assert f"{name} {summary}" in listed
+
+
+def test_a_long_help_has_its_options_in_parts(edgedec: Edgedec) -> None:
+    part, parts = "", dict[str, str]()
+    for line in edgedec("generate", "--help").stdout.splitlines():
+        if re.fullmatch(r"[A-Z]\w+:", line):
+            part = line[:-1]
+        elif name := re.match(r"  (?:-\w+, )*(--[\w-]+)", line):
+            parts[name[1]] = part
+    assert list(dict.fromkeys(parts.values())) == [
+        "Options",
+        "Model",
+        "Memory",
+        "Sampling",
+        "Speculation",
+        "Accelerator",
+    ]
+    expected = ("--json", "--threads", "--ctx-size", "--top-k", "--spec-type", "--board")
+    assert [parts[name] for name in expected] == list(dict.fromkeys(parts.values()))
+    assert "Memory:" not in edgedec("inspect", "--help").stdout
