@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -41,7 +42,16 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     """
     router = APIRouter(route_class=JsonRoute)
     created = int(time.time())
-    defaults = generation_settings(settings.sampling, n_predict=settings.n_predict, stop=())
+    _add_health(router, service, gate)
+    _add_models(router, settings, created)
+    _add_conversions(router, service, settings)
+    add_ollama_model_routes(router, settings, partial(_facts, service), lambda: service.phase == "ready")
+    _add_state(router, service, settings, created)
+    return router
+
+
+def _add_health(router: APIRouter, service: ModelService, gate: list[Gate]) -> None:
+    """Add the route that tells whether requests are answered."""
 
     @router.get("/health")
     @router.get("/v1/health", include_in_schema=False)
@@ -56,6 +66,10 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
         else:
             return JSONResponse({"status": "ok"})
         return JSONResponse(error.body, error.status_code, error.headers)
+
+
+def _add_models(router: APIRouter, settings: ServerSettings, created: int) -> None:
+    """Add the routes that list the model. The server began at ``created``, in seconds since 1970."""
 
     def model() -> dict[str, Any]:
         return {"id": settings.model_name, "object": "model", "created": created, "owned_by": "edgedec"}
@@ -77,6 +91,10 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
                 code="model_not_found",
             )
         return model()
+
+
+def _add_conversions(router: APIRouter, service: ModelService, settings: ServerSettings) -> None:
+    """Add the routes that convert texts, ids and conversations, and the one that tells by what."""
 
     @router.post("/tokenize", response_model=None)
     async def tokenize(body: TokenizeRequest) -> Response:
@@ -122,13 +140,18 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
             )
             return {"prompt": text.without_bos(prompt)}
 
-    async def facts() -> ModelFacts:
-        if service.facts is not None:
-            return service.facts
-        async with service.text() as text:
-            return text.facts
 
-    add_ollama_model_routes(router, settings, facts, lambda: service.phase == "ready")
+async def _facts(service: ModelService) -> ModelFacts:
+    """Return the properties of the model. One that is unloaded stays so."""
+    if service.facts is not None:
+        return service.facts
+    async with service.text() as text:
+        return text.facts
+
+
+def _add_state(router: APIRouter, service: ModelService, settings: ServerSettings, created: int) -> None:
+    """Add the routes that tell about the server, which began at ``created``, in seconds since 1970."""
+    defaults = generation_settings(settings.sampling, n_predict=settings.n_predict, stop=())
 
     @router.get("/props")
     async def props() -> dict[str, Any]:
@@ -136,7 +159,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
 
         An unloaded model stays unloaded.
         """
-        known = await facts()
+        known = await _facts(service)
         return {
             "default_generation_settings": {"n_ctx": known.context, "params": defaults},
             "total_slots": max(1, service.slots),
@@ -157,7 +180,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
         """Return what each slot does, without any text. An unloaded model stays unloaded."""
         if not settings.shows_slots:
             raise switched_off("/slots", "--no-slots")
-        known = await facts()
+        known = await _facts(service)
         return [
             {
                 "id": number,
@@ -180,8 +203,6 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
             raise switched_off("/metrics", "--no-metrics")
         shown = service.metrics.text(running=service.running, waiting=service.waiting, loaded=service.phase == "ready")
         return Response(shown, headers={"Content-Type": CONTENT_TYPE, "Process-Start-Time-Unix": str(created)})
-
-    return router
 
 
 def _tokenized(text: ModelText, body: TokenizeRequest) -> bytes:
