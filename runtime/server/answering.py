@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 from fastapi import Request, Response
 
 from edgedec.errors import EdgedecError
@@ -37,13 +36,13 @@ from edgedec.runtime.server.structure import ToolUse, answer_grammar, asks_for_g
 from edgedec.runtime.server.submission import TextRequest, reported_bytes
 from edgedec.runtime.server.text_options import SamplingRequest, TextOptionsRequest
 from edgedec.runtime.server.translation import Translate
+from edgedec.runtime.text_settings import TextSettings
 
 __all__ = ["Answering"]
 
 _SEED_BITS = 63
 # Makes the form of the answers: of the model's text, the requests, and the form of llama.cpp's ``/completion``.
 _MakeReply = Callable[[ModelText, list[TextRequest], NativeReply], Reply]
-_NO_IDS = np.zeros(0, np.int32)
 
 
 class Answering:
@@ -80,15 +79,13 @@ class Answering:
                 include_usage=usage_asked,
                 top=top,
                 has_tools=tools is not None,
-                reasoning=requests[0].reasoning,
+                reasoning=requests[0].text.reasoning,
                 is_apart=is_apart,
                 verbose=native if body.verbose else None,
             )
             return chat if translate is None else translate(chat, native)
 
-        options = TextRequest(
-            prompt=_NO_IDS, n_predict=-1, sampling=self._settings.sampling, grammar=grammar, logprobs=top
-        )
+        options = TextSettings(grammar=grammar, logprobs=top)
         return await self._answered(body, request, [encode], options, reply, reasoning, param="messages")
 
     async def count_chat(self, body: ChatRequest) -> int:
@@ -108,7 +105,7 @@ class Answering:
             completion = CompletionReply(
                 model=self._settings.model_name,
                 text=text,
-                usage=Usage(prompt_tokens=sum(len(item.prompt) for item in requests if not item.sample)),
+                usage=Usage(prompt_tokens=sum(len(item.prompt) for item in requests if not item.text.sample)),
                 prompts=[item.prompt for item in requests],
                 echoes=[echo for echo in echoes for _ in range(body.choices)],
                 include_usage=usage_asked,
@@ -152,10 +149,7 @@ class Answering:
         """Answer a request with plain prompts."""
         grammar = await _grammar(self._service, body)
         top = body.top
-        options = TextRequest(
-            prompt=_NO_IDS,
-            n_predict=-1,
-            sampling=self._settings.sampling,
+        options = TextSettings(
             grammar=grammar,
             logprobs=top,
             prompt_logprobs=prompt_logprobs and top is not None,
@@ -170,7 +164,7 @@ class Answering:
         body: TextOptionsRequest,
         request: Request,
         encoders: Sequence[Encoder],
-        options: TextRequest,
+        options: TextSettings,
         reply: _MakeReply,
         reasoning: Callable[[ModelText, I32], Reasoning | None],
         *,
@@ -182,7 +176,7 @@ class Answering:
             body: the fields that all kinds of requests share.
             request: the HTTP request.
             encoders: return the ids of each prompt.
-            options: the members of ``TextRequest`` that are not among the fields of ``body``.
+            options: the settings of the answers that are not among the fields of ``body``.
             reply: makes the form of the answers.
             reasoning: returns the reasoning that the answer to a prompt, int32 [n], may begin with.
             param: name of the field with the prompts.
@@ -203,12 +197,15 @@ class Answering:
                 whole=not stream,
                 stop_tokens=_stop_tokens(body, text),
                 least_tokens=body.least_tokens(n_predict),
-                reports_reading=stream and bool(body.return_progress),
-                reports_timings=stream and bool(body.timings_per_token),
             )
             # The first prompt's texts, the second prompt's, and so on.
             requests = [
-                replace(first, prompt=ids, sample=sample, reasoning=reasoning(text, ids))
+                TextRequest(
+                    prompt=ids,
+                    text=replace(first, sample=sample, reasoning=reasoning(text, ids)),
+                    reports_reading=stream and bool(body.return_progress),
+                    reports_timings=stream and bool(body.timings_per_token),
+                )
                 for ids in prompts
                 for sample in range(body.choices)
             ]

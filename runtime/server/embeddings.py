@@ -17,7 +17,6 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from edgedec.runtime.protocols import F32, I32
-from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError, answer_cancelled, not_supported
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.model_text import ModelFacts
@@ -30,6 +29,7 @@ from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.streaming import cancelled_on_disconnect, compact_json
 from edgedec.runtime.server.submission import GoneError, TextEnd, TextRequest
 from edgedec.runtime.server.translation import own_names
+from edgedec.runtime.text_settings import TextSettings
 
 __all__ = ["EmbeddingsRequest", "embedding_routes", "embeddings_json"]
 
@@ -195,7 +195,7 @@ def embedding_routes(service: ModelService, settings: ServerSettings) -> APIRout
         for start in range(0, len(prompts), together):
             submission = service.submit(
                 [
-                    TextRequest(prompt=ids, n_predict=0, sampling=SamplingConfig(), pooling=settings.pooling)
+                    TextRequest(prompt=ids, text=TextSettings(n_predict=0), pooling=settings.pooling)
                     for ids in prompts[start : start + together]
                 ]
             )

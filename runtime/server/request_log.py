@@ -100,7 +100,7 @@ class RequestRecord:
             "path": self.path,
             "status": self.status,
             "milliseconds": round(1000 * (time.monotonic() - self._began), 1),
-            "prompt_tokens": sum(len(turn.request.prompt) for turn in turns if not turn.request.sample)
+            "prompt_tokens": sum(len(turn.request.prompt) for turn in turns if not turn.request.text.sample)
             if turns
             else None,
             "tokens_written": sum(turn.written for turn in turns) if turns else None,

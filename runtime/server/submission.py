@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import Self
 
 from edgedec.runtime.engine.ledger import Reservation
+from edgedec.runtime.grammar.compiler import CompiledGrammar
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.grammar.reasoning import Reasoning
 from edgedec.runtime.pooling import PooledRows, Pooling
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling.logprobs import LogprobsOf, TokenLogprobs
-from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.sampling.logprobs import TokenLogprobs
 from edgedec.runtime.server.memory import request_bytes
 from edgedec.runtime.server.progress import ProgressClock, TextProgress
 from edgedec.runtime.server.turns import CLIENT
 from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.text_settings import TextSettings
 
 __all__ = [
     "GoneError",
@@ -47,45 +47,28 @@ _MOST_PASSED, _CLIENTS, _LOOKED = 32, 8, 64
 
 @dataclass(frozen=True, kw_only=True)
 class TextRequest:
-    """A prompt, and how it is to be continued. The members are the arguments of ``Session.stream``.
+    """A prompt, and how it is to be continued.
 
     Members:
         prompt: ids, int32 [n].
-        n_predict: maximum number of tokens; negative: until the context is full.
-        sampling: sampling options.
-        stop: strings that end the answer.
-        ignore_eos: continue after an end token.
-        grammar: grammar that the answer follows; None: any text.
-        reasoning: reasoning that the answer may begin with; None: none is looked for.
-        sample: index of this text among several of one prompt and seed.
-        logprobs: number of likeliest tokens to report with each token's log-probability; None reports none.
-        prompt_logprobs: True to report the prompt's tokens as well, which reads all of it again.
-        logprobs_of: distribution whose log-probabilities are reported.
+        text: the settings of the answer. ``interrupted``, ``progress`` and ``on_rows`` are set when it begins, and its
+            grammar is compiled before.
         reports_reading: True to tell how far the prompt was read.
         reports_timings: True to tell the times with each part.
-        whole: True if the text is sent at its end.
-        stop_tokens: further ids that end the answer.
-        least_tokens: number of tokens before which no id that ends the answer is written.
         pooling: kind of the embedding of the prompt, with which the answer ends; None: a text is written.
     """
 
     prompt: I32
-    n_predict: int
-    sampling: SamplingConfig
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    grammar: Grammar | None = None
-    reasoning: Reasoning | None = None
-    sample: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: bool = False
-    logprobs_of: LogprobsOf = "model"
+    text: TextSettings
     reports_reading: bool = False
     reports_timings: bool = False
-    whole: bool = False
-    stop_tokens: tuple[int, ...] = ()
-    least_tokens: int = 0
     pooling: Pooling | None = None
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """The grammar that the answer follows; None: any text."""
+        assert not isinstance(self.text.grammar, CompiledGrammar), "one serves one answer, and is compiled before it"
+        return self.text.grammar
 
 
 def reported_bytes(request: TextRequest, positions: int) -> int:
@@ -95,10 +78,11 @@ def reported_bytes(request: TextRequest, positions: int) -> int:
         request: the request.
         positions: size of the context.
     """
-    if request.logprobs is None:
+    text = request.text
+    if text.logprobs is None:
         return 0
-    answer = positions if request.n_predict < 0 else min(request.n_predict, positions)
-    return _LOGPROB * (1 + request.logprobs) * (answer + len(request.prompt) * request.prompt_logprobs)
+    answer = positions if text.n_predict < 0 else min(text.n_predict, positions)
+    return _LOGPROB * (1 + text.logprobs) * (answer + len(request.prompt) * text.prompt_logprobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +302,7 @@ class QueuedText:
         request, grammar = self.request, self.request.grammar
         return request_bytes(
             prompt=len(request.prompt),
-            answer=positions if request.n_predict < 0 else min(request.n_predict, positions),
+            answer=positions if request.text.n_predict < 0 else min(request.text.n_predict, positions),
             program=None if grammar is None else len(grammar.program),
             lexer=self.lexer_bytes,
             optional=0 if grammar is None else grammar.optional,
@@ -327,7 +311,8 @@ class QueuedText:
     @property
     def lexer_bytes(self) -> int:
         """Bytes that the lexer of the request's grammar takes at most; 0 without a grammar."""
-        return 0 if self.request.grammar is None else self.request.grammar.lexer_bytes
+        grammar = self.request.grammar
+        return 0 if grammar is None else grammar.lexer_bytes
 
     def free(self) -> None:
         """Give the reserved memory back. A second call does nothing."""
@@ -342,7 +327,7 @@ class QueuedText:
     @property
     def silent(self) -> bool:
         """True if only the prompt's log-probabilities are wanted, for which one token must be written."""
-        return self.request.prompt_logprobs and self.request.n_predict == 0
+        return self.request.text.prompt_logprobs and self.request.text.n_predict == 0
 
 
 def may_begin(waiting: Iterable[QueuedText]) -> Iterator[QueuedText]:

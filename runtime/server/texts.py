@@ -138,25 +138,15 @@ class RunningTexts:
     def _start(self, turn: QueuedText, grammar: CompiledGrammar | None) -> None:
         request, submission = turn.request, turn.submission
         try:
-            stream = self._session.stream(
-                request.prompt,
-                n_predict=1 if turn.silent else request.n_predict,
-                sampling=request.sampling,
-                stop=request.stop,
-                ignore_eos=request.ignore_eos,
+            text = replace(
+                request.text,
+                n_predict=1 if turn.silent else request.text.n_predict,
                 grammar=grammar,
-                reasoning=request.reasoning,
-                sample=request.sample,
-                logprobs=request.logprobs,
-                prompt_logprobs=request.prompt_logprobs,
-                logprobs_of=request.logprobs_of,
                 progress=lambda label, done, total: turn.read(done),
                 interrupted=lambda: submission.cancelled or self._closing(),
-                whole=request.whole,
-                stop_tokens=request.stop_tokens,
-                least_tokens=request.least_tokens,
                 on_rows=None if turn.pooled is None else turn.pooled.add,
             )
+            stream = self._session.write(request.prompt, text)
         except Exception as error:  # the thread goes on, whatever happens to one request
             turn.fail(_shown(error))
         else:
@@ -182,7 +172,7 @@ class RunningTexts:
             for piece in stream.take():
                 if turn.silent:
                     continue
-                first = turn.told == 0 and turn.request.prompt_logprobs
+                first = turn.told == 0 and turn.request.text.prompt_logprobs
                 part = slice(turn.told, piece.tokens)
                 turn.told = piece.tokens
                 self._tell(

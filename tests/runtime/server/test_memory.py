@@ -6,7 +6,6 @@ import asyncio
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from edgedec.runtime.server.request_memory import RequestMemory
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import QueuedText, TextPart, TextRequest, reported_bytes
 from edgedec.runtime.server.turns import CLIENT
+from edgedec.runtime.text_settings import TextSettings
 from tests.runtime.server.support.fake_session import ScriptedMemory, ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_service import PATIENCE_S, read, run, running, until
@@ -34,9 +34,9 @@ from tests.runtime.server.test_service import PATIENCE_S, read, run, running, un
 ONE = request_bytes(prompt=2, answer=3)  # bytes of a request below
 
 
-def request(n_predict: int = 3) -> TextRequest:
-    prompt = np.array([5, 6], np.int32)
-    return TextRequest(prompt=prompt, n_predict=n_predict, sampling=SamplingConfig(seed=1))
+def request(n_predict: int = 3, grammar: Grammar | None = None) -> TextRequest:
+    text = TextSettings(n_predict=n_predict, sampling=SamplingConfig(seed=1), grammar=grammar)
+    return TextRequest(prompt=np.array([5, 6], np.int32), text=text)
 
 
 def scripted(requests: float, sequences: int = 4) -> ScriptedSession:
@@ -114,7 +114,7 @@ def test_a_grammar_that_is_compiled_takes_no_place_from_a_text(monkeypatch: pyte
 
             texts._report = counted
             CLIENT.set("a")
-            compiled = [service.submit([replace(request(), grammar=grammar)]) for _ in range(2)]
+            compiled = [service.submit([request(grammar=grammar)]) for _ in range(2)]
             await until(lambda: service.running == 1 and texts._compiling)
             CLIENT.set("b")
             plain = service.submit([request()])
@@ -455,7 +455,7 @@ def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_r
         grammar = Grammar.json_schema({"type": "boolean"})
         async with running(lambda: session.real) as service, service.text():
             assert session.prepared, "the vocabulary is read before the model is ready"
-            waiting = service.submit([replace(request(), grammar=grammar)])
+            waiting = service.submit([request(grammar=grammar)])
             await until(lambda: service.running == 1)
             whole = request_bytes(prompt=2, answer=3, program=len(grammar.program), lexer=grammar.lexer_bytes)
             assert service.memory.ledger.items()["requests"] == whole > ONE
@@ -464,10 +464,10 @@ def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_r
             assert len(await read(waiting)) == 4
             session.refusal = UsageError("the grammar does not fit")
             with pytest.raises(ApiError, match="does not fit"):
-                await read(service.submit([replace(request(), grammar=grammar)]))
+                await read(service.submit([request(grammar=grammar)]))
             session.refusal = None
             session.compiling.clear()
-            left = service.submit([replace(request(), grammar=grammar)])
+            left = service.submit([request(grammar=grammar)])
             await until(lambda: service.running == 1)
             left.cancel()
             assert len(await read(service.submit([request()]))) == 4
@@ -491,7 +491,7 @@ def test_each_optional_property_of_a_grammar_is_charged(tool: bool) -> None:
             grammar = tool_grammar([{"type": "function", "function": function}], "required")
         assert grammar.optional == names
         submission: Any = None
-        return QueuedText(submission=submission, index=0, request=replace(request(), grammar=grammar)).most_bytes(64)
+        return QueuedText(submission=submission, index=0, request=request(grammar=grammar)).most_bytes(64)
 
     assert charged(900) - charged(0) > 900 * (10 << 10)
 
@@ -501,7 +501,7 @@ def test_a_grammar_whose_lexer_has_no_room_in_the_budget_is_refused(room: int) -
     async def test() -> None:
         session = ScriptedSession(sequences=2, budget_bytes=900 + 100 + room)  # weights, and the floor
         async with running(lambda: session.real) as service, service.text():
-            submission = service.submit([replace(request(), grammar=Grammar.regex("a+"))])
+            submission = service.submit([request(grammar=Grammar.regex("a+"))])
             if room == MOST_LEXER_BYTES:
                 assert len(await read(submission)) == 4
                 return
@@ -518,7 +518,7 @@ def test_the_end_of_the_service_does_not_wait_for_a_grammar() -> None:
         session = scripted(100)
         session.compiling.clear()
         async with running(lambda: session.real) as service, service.text():
-            submission = service.submit([replace(request(), grammar=Grammar.json_schema({"type": "boolean"}))])
+            submission = service.submit([request(grammar=Grammar.json_schema({"type": "boolean"}))])
             await until(lambda: service.running == 1)
             await asyncio.to_thread(service.close)
             with pytest.raises(ApiError, match="the server is ending"):
@@ -639,6 +639,7 @@ def test_the_bytes_of_a_request_are_an_upper_bound(logprobs: int | None) -> None
     finally:
         tracemalloc.stop()
     assert len(events) + len(ids) == answer + prompt
-    asked = replace(request(answer), prompt=ids, logprobs=logprobs, prompt_logprobs=True)
+    text = TextSettings(n_predict=answer, logprobs=logprobs, prompt_logprobs=True)
+    asked = TextRequest(prompt=ids, text=text)
     bound = request_bytes(prompt=prompt, answer=answer) + reported_bytes(asked, prompt + answer)
     assert used <= bound

@@ -23,6 +23,7 @@ from edgedec.runtime.server.memory import ServerMemory, request_bytes
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import Submission, TextEnd, TextRequest
 from edgedec.runtime.session.session import Session
+from edgedec.runtime.text_settings import TextSettings
 from tests.runtime.server.support.fake_session import ScriptedMemory, ScriptedSession
 from tests.runtime.server.test_service import PATIENCE_S, read, run, running, until
 
@@ -31,8 +32,8 @@ ONE = request_bytes(prompt=2, answer=3)
 
 
 def request(grammar: Grammar | None = None) -> TextRequest:
-    prompt = np.array([5, 6], np.int32)
-    return TextRequest(prompt=prompt, n_predict=3, sampling=SamplingConfig(seed=1), grammar=grammar)
+    text = TextSettings(n_predict=3, sampling=SamplingConfig(seed=1), grammar=grammar)
+    return TextRequest(prompt=np.array([5, 6], np.int32), text=text)
 
 
 async def outcome(submission: Submission) -> str:
@@ -310,14 +311,14 @@ def test_a_request_that_begins_while_the_service_ends_is_told() -> None:
 
     async def test() -> None:
         session, closing = ScriptedSession(), threading.Event()
-        stream = session.stream
+        write = session.write
 
         def slow(*args: Any, **options: Any) -> Any:
             session.began.set()
             closing.wait(PATIENCE_S)
-            return stream(*args, **options)
+            return write(*args, **options)
 
-        session.stream = slow  # type: ignore[method-assign]
+        session.write = slow  # type: ignore[method-assign]
         async with running(lambda: session.real) as service:
             submission = service.submit([request()])
             await until(session.began.is_set)

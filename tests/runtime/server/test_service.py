@@ -12,12 +12,14 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgedec.errors import BudgetError, DeviceError, UsageError
+from edgedec.runtime.grammar.reasoning import Reasoning
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.progress import TextProgress
@@ -25,14 +27,15 @@ from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextEvent, TextPart, TextRequest
 from edgedec.runtime.server.turns import CLIENT
 from edgedec.runtime.session.session import Session
+from edgedec.runtime.text_settings import TextSettings
 from tests.runtime.server.support.fake_session import ScriptedSession
 
 PATIENCE_S = 20.0  # seconds after which a test gives up
 
 
 def request(n_predict: int = 3, sample: int = 0) -> TextRequest:
-    prompt = np.array([5, 6], np.int32)
-    return TextRequest(prompt=prompt, n_predict=n_predict, sampling=SamplingConfig(seed=1), sample=sample)
+    text = TextSettings(n_predict=n_predict, sampling=SamplingConfig(seed=1), sample=sample)
+    return TextRequest(prompt=np.array([5, 6], np.int32), text=text)
 
 
 async def read(submission: Submission) -> list[TextEvent]:
@@ -75,6 +78,41 @@ def test_the_events_of_an_answer() -> None:
             end = events[-1]
             assert isinstance(end, TextEnd)
             assert (end.answer.text, end.answer.stop_reason) == ("0.0 0.1 0.2 ", "limit")
+
+    run(test())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoreSettings(TextSettings):
+    """The settings of an answer after one was added to them."""
+
+    magic: str = "none"
+
+
+def test_each_setting_of_an_answer_reaches_the_session_also_one_that_is_new() -> None:
+    """The grammar and what the model calls are set when the text begins."""
+
+    async def test() -> None:
+        session = ScriptedSession()
+        text = MoreSettings(
+            n_predict=2,
+            sampling=SamplingConfig(seed=1),
+            stop=("END",),
+            ignore_eos=True,
+            reasoning=Reasoning(place="within", budget=8),
+            sample=1,
+            dropped=2,
+            logprobs=3,
+            logprobs_of="sampling",
+            whole=True,
+            stop_tokens=(7,),
+            least_tokens=1,
+            magic="white",
+        )
+        async with running(lambda: session.real) as service:
+            await read(service.submit([replace(request(), text=text)]))
+        (written,) = session.texts
+        assert replace(written, interrupted=text.interrupted, progress=text.progress) == text
 
     run(test())
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from contextlib import nullcontext
 from types import SimpleNamespace, TracebackType
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
 
 from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.answer import Answer, Piece, Timings
 from edgedec.runtime.session.session import Session
+from edgedec.runtime.text_settings import TextSettings
 
 CONTEXT = 64
 
@@ -94,7 +94,7 @@ class ScriptedSession:
         prepared: True once the vocabulary was read for grammars.
         memory: memory of which nothing can be given back.
         pause: set when something has changed that the next step is to see.
-        whole: True if the last answer is read at its end.
+        texts: the settings of these answers.
     """
 
     def __init__(self, steps: int = 1 << 20, sequences: int = 1, budget_bytes: int | None = None) -> None:
@@ -109,7 +109,7 @@ class ScriptedSession:
         self.embedding_layer, self.embedding_size = "", 0
         self.closed, self.memory, self.pause = False, ScriptedMemory(), Pause()
         self._streams: list[ScriptedStream] = []
-        self.whole = False
+        self.texts: list[TextSettings] = []
         self.meter = SimpleNamespace(watched=nullcontext(), measured_bytes=0, peak_bytes=0)
         self.scheduler = SimpleNamespace(step=self.step, engine=SimpleNamespace(passes=0))
         self.tokenizer = SimpleNamespace(
@@ -153,24 +153,12 @@ class ScriptedSession:
     def may_fit(self, text: str) -> bool:
         return len(text) <= CONTEXT * 32
 
-    def stream(
-        self,
-        prompt: I32,
-        *,
-        n_predict: int,
-        sampling: SamplingConfig,
-        stop: Sequence[str],
-        ignore_eos: bool,
-        sample: int,
-        interrupted: Callable[[], bool],
-        whole: bool = False,
-        **options: Any,
-    ) -> ScriptedStream:
-        self.whole = whole
+    def write(self, prompt: I32, text: TextSettings) -> ScriptedStream:
+        self.texts.append(text)
         answer = Answer()
         answer.timings = Timings(prompt_n=len(prompt), prompt_ms=1.0, predicted_ms=1.0)
         self.answers.append(answer)
-        stream = ScriptedStream(answer, self._steps_of(answer, prompt, n_predict, sample, interrupted))
+        stream = ScriptedStream(answer, self._steps_of(answer, prompt, text))
         self._streams.append(stream)
         self.began.set()
         return stream
@@ -191,14 +179,12 @@ class ScriptedSession:
         for stream in self._streams:
             stream.step()
 
-    def _steps_of(
-        self, answer: Answer, prompt: I32, n_predict: int, sample: int, interrupted: Callable[[], bool]
-    ) -> Generator[Piece | None]:
-        tokens = n_predict if n_predict >= 0 else CONTEXT - len(prompt)
+    def _steps_of(self, answer: Answer, prompt: I32, text: TextSettings) -> Generator[Piece | None]:
+        tokens = text.n_predict if text.n_predict >= 0 else CONTEXT - len(prompt)
         for number in range(-1, tokens):
-            while not self.steps.acquire(timeout=0.002) and not interrupted():
+            while not self.steps.acquire(timeout=0.002) and not text.interrupted():
                 yield None
-            if interrupted():
+            if text.interrupted():
                 answer.stop_reason = "interrupted"
                 return
             if self.failure is not None:
@@ -207,7 +193,7 @@ class ScriptedSession:
             if number >= 0:
                 answer.tokens.append(number)
                 answer.drafted.append(False)
-                answer.text += f"{sample}.{number} "
+                answer.text += f"{text.sample}.{number} "
                 answer.timings.predicted_n = len(answer.tokens)
-                yield Piece(f"{sample}.{number} ", guessed=False, tokens=len(answer.tokens))
-        answer.stop_reason = "limit" if n_predict >= 0 else "context"
+                yield Piece(f"{text.sample}.{number} ", guessed=False, tokens=len(answer.tokens))
+        answer.stop_reason = "limit" if text.n_predict >= 0 else "context"
