@@ -21,7 +21,15 @@ HEADINGS = ["Models", "Writing text", "Serving", "Hardware"]
 STEPS = "Changing this"  # heading of the sections to which rows lead
 TOPS = (".ci", "benchmarks", "boards", "docs", "edgedec", "examples", "hw", "quantize", "runtime", "sim", "tests")
 CODE = frozenset([".cpp", ".hpp", ".js", ".py"])
-DEEP = ("boards", "edgedec", "hw", "quantize", "runtime", "sim")  # folders whose own folders have a paragraph each
+DEEP = (
+    "boards",
+    "edgedec",
+    "hw",
+    "quantize",
+    "runtime",
+    "runtime/kernels",
+    "sim",
+)  # folders whose own folders have a paragraph each
 
 ROW = re.compile(r"\| [^|]+ \| \[`([^`]+)`\]\(([\w-]+\.md)(?:#([\w-]+))?\) \|")
 PLACE = re.compile(rf"(?:{'|'.join(map(re.escape, TOPS))})/[\w./*-]*")

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "grid.hpp"
-#include "int8.hpp"
-#include "staging.hpp"
+#include "products/grid.hpp"
+#include "products/int8.hpp"
+#include "products/staging.hpp"
 
 using namespace edgedec;
 

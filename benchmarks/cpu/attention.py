@@ -29,8 +29,8 @@ from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of, kv_bytes
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.kernels.registration import register
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.sessions.registration import register
 
 LAYERS = 24
 SHAPES = {"0.73B (16 heads of 96)": (16, 16, 96), "2B4T (20 heads of 128, 5 KV heads)": (20, 5, 128)}

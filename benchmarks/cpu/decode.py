@@ -62,7 +62,7 @@ from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.host.ort import onnxruntime as ort
 from edgedec.progress import Progress
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.targets import check_kv_bits, target_module
 
 ROUNDS, QUICK_ROUNDS = 15, 3

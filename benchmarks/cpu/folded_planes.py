@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from edgedec.host.install_hint import install_again
 from edgedec.onnx.grid_layout import TILE_ROWS, grid_layout
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.grid import grid_matmul, pack_grid
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.products.grid import grid_matmul, pack_grid
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.schemes import TernaryScheme, TernaryWeight
 
 SHAPE = (1536, 1536)

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from benchmarks.cpu.folded_planes import MEMORY_BYTES, SHAPE, seconds_of
 from edgedec.host.install_hint import install_again
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.huge_pages import anonymous
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.weights.huge_pages import anonymous
 from edgedec.schemes import TernaryScheme
 
 GROUPS, TOKENS = (64, 128), (1, 8)

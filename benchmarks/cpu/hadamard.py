@@ -21,8 +21,8 @@ import numpy as np
 
 from edgedec.host.install_hint import install_again
 from edgedec.runtime.kernels import CODE_PATHS, Kernels
-from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.kernels.rows import hadamard
+from edgedec.runtime.kernels.rows.rows import hadamard
+from edgedec.runtime.kernels.sessions.operator import usable
 
 ROWS = 256
 BLOCKS = (64, 256, 1024, 4096)

@@ -38,7 +38,7 @@ from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.environment import FUSED
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.graph.ops import Linear
-from edgedec.runtime.kernels.session import KernelSession
+from edgedec.runtime.kernels.sessions.session import KernelSession
 from edgedec.runtime.targets import _cpu
 from edgedec.runtime.targets._cpu_weights import resident_bytes
 

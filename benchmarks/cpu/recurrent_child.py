@@ -21,8 +21,8 @@ import numpy as np
 from edgedec.bundle.bundle import Bundle
 from edgedec.memory.heap import trim_heap
 from edgedec.memory.memory import MemoryMeter
-from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass, State, Target
 from edgedec.runtime.run_settings import RunSettings

@@ -134,7 +134,7 @@ def _cpu() -> MachineCheck:
 def _kernels() -> MachineCheck:
     """Check the CPU kernels; the detail names the code path as in EDGEDEC_KERNEL. Without ONNX Runtime, they are needed."""
     from edgedec.runtime.kernels import CODE_PATHS, PORTABLE
-    from edgedec.runtime.kernels.operator import usable, why_unusable
+    from edgedec.runtime.kernels.sessions.operator import usable, why_unusable
 
     name, kernels = "CPU kernels", usable()
     if kernels is not None:

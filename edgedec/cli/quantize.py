@@ -74,7 +74,7 @@ def _perplexities(
     from edgedec.bundle.bundle import Bundle
     from edgedec.families import build_graph
     from edgedec.quantize.calibration import can_sample, float_perplexity, sample_scored
-    from edgedec.runtime.kernels.operator import usable
+    from edgedec.runtime.kernels.sessions.operator import usable
     from edgedec.runtime.measure.perplexity import perplexity
     from edgedec.runtime.planning.planning import make_plan
     from edgedec.runtime.run_settings import RunSettings

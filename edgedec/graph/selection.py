@@ -1,7 +1,8 @@
 """The selection of the keys that a query attends to, by a few channels of each key.
 
 The label of a key is a function of the stored key alone, so that a text does not depend on how its rows were computed.
-``reference/float_profile/selection.py`` defines the choice, and runtime/kernels/attention_select.cpp computes the same bits.
+``reference/float_profile/selection.py`` defines the choice, and attention_select.cpp of the CPU kernels computes the same
+bits.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ ONNX Runtime takes some microseconds for each node and for each time that it han
 294 nodes. The fused node calls the same kernels in the same order, so that its results have the same bits.
 
 The contained nodes are one attribute of bytes, because ONNX Runtime keeps several copies of each attribute, of some hundred
-bytes even if its value is a number. ``ort_operator.cpp`` reads the bytes: for each node its kind as a text, the number of
-its attributes, and for each of them its name as a text, its type (1 integers, 2 floats, 3 a text) and its value. A text and
-a list begin with the number of their bytes or elements. All numbers are little-endian: uint32, and int64 and float32 in
-lists.
+bytes even if its value is a number. ``Records`` of the CPU kernels reads the bytes: for each node its kind as a text, the
+number of its attributes, and for each of them its name as a text, its type (1 integers, 2 floats, 3 a text) and its value. A
+text and a list begin with the number of their bytes or elements. All numbers are little-endian: uint32, and int64 and
+float32 in lists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edgedec.onnx.model_bytes import Attribute, Node
 __all__ = ["FUSED", "FusedProgram", "fuse", "whole_program"]
 
 FUSED = "Fused"
-_INTEGERS, _FLOATS, _TEXT = 1, 2, 3  # types of attributes, as in ort_operator.cpp
+_INTEGERS, _FLOATS, _TEXT = 1, 2, 3  # types of attributes, as in operators/operator.cpp
 
 
 class FusedProgram(NamedTuple):

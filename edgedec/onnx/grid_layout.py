@@ -1,4 +1,4 @@
-"""Sizes of matrices with evenly spaced levels in the kernels' layout, which runtime/kernels/grid.hpp defines.
+"""Sizes of matrices with evenly spaced levels in the kernels' layout, which runtime/kernels/products/grid.hpp defines.
 
 The levels of int4, and of ternary planes with tied scales, are a scale times an integer, so that one kernel serves both.
 """

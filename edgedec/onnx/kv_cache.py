@@ -1,8 +1,8 @@
 """The layout of all keys and values in the one buffer of the operator TreeAttention.
 
-runtime/kernels/attention.hpp describes the part of a state, and the blocks into which sequences divide its rows. States of
-one kind keep the same rows of a sequence (edgedec/graph/capacity.py), and have the same blocks and tables. Values of some
-states are in a file instead, of which memory has a fixed number of rows (runtime/kernels/value_store.hpp).
+runtime/kernels/attention/attention.hpp describes the part of a state, and the blocks into which sequences divide its rows.
+States of one kind keep the same rows of a sequence (edgedec/graph/capacity.py), and have the same blocks and tables. Values
+of some states are in a file instead, of which memory has a fixed number of rows (value_store.hpp, beside attention.hpp).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class CacheLayout:
         blocks: number of blocks of the buffer for each kind, all sequences together.
         nbytes: size of the buffer.
         counts: first byte of the counts of keys, eight int64 at the end of the buffer (``KeyCounts`` in
-            runtime/kernels/attention.hpp); None: no query chooses keys.
+            runtime/kernels/attention/attention.hpp); None: no query chooses keys.
         filed: the states whose values are in a file, in the order of their parts; the values of others are in the buffer.
         store: number of the open store of these values; 0: it is not open.
     """

@@ -2,7 +2,8 @@
 
 The buffer has a slot for each sequence. A slot holds the committed states, and after them, for each state, what a commit
 needs of each row of the last pass: the inputs of the row. A commit replays the rows of the accepted path, so that no state
-is kept for each row. Before the slots stand tables, which all slots share. runtime/kernels/recurrent.hpp describes them.
+is kept for each row. Before the slots stand tables, which all slots share. runtime/kernels/rows/recurrent.hpp describes
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["SLOT_INPUTS", "RecurrentLayout", "StateLayout", "recurrent_layout", 
 SLOT_INPUTS = ("visible", "sequences", "slots", "states")  # last inputs of each operator with a state
 _ALIGNED = 16  # floats to which states and kept rows are aligned
 _ATTRIBUTES = ("offset", "kept", "heads", "groups", "outer", "inner", "decay", "table")
-BY_HEAD, BY_ROW, BY_ELEMENT = range(3)  # Decay of runtime/kernels/recurrent.hpp
+BY_HEAD, BY_ROW, BY_ELEMENT = range(3)  # Decay of runtime/kernels/rows/recurrent.hpp
 _MOST_CHANNELS = 128  # limit of a block, which one thread computes: its state fits the cache nearest to a core
 
 

@@ -17,8 +17,8 @@ from edgedec.runtime.cache.block_pool import BlockPool, HeldRows
 from edgedec.runtime.cache.cache_blocks import BlockArena, BlockState
 from edgedec.runtime.cache.slots import RecurrentSlots, Snapshot
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.attention import KvBuffer
-from edgedec.runtime.kernels.value_file import FiledHead
+from edgedec.runtime.kernels.attention.attention import KvBuffer
+from edgedec.runtime.kernels.attention.value_file import FiledHead
 from edgedec.runtime.protocols import I32, U64
 
 __all__ = ["ArenaState", "CacheArena"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgedec.errors import CacheFullError
 from edgedec.memory.heap import release_pages
-from edgedec.runtime.kernels.recurrent import RecurrentBuffer
+from edgedec.runtime.kernels.rows.recurrent import RecurrentBuffer
 from edgedec.runtime.protocols import F32, I32
 
 __all__ = ["RecurrentSlots", "Snapshot", "SnapshotPool"]

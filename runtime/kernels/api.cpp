@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "attention.hpp"
-#include "attention_select.hpp"
-#include "grid.hpp"
-#include "int8.hpp"
-#include "recurrent.hpp"
-#include "rows.hpp"
-#include "staging.hpp"
-#include "ternary.hpp"
-#include "value_store.hpp"
+#include "attention/attention.hpp"
+#include "attention/attention_select.hpp"
+#include "products/grid.hpp"
+#include "products/int8.hpp"
+#include "rows/recurrent.hpp"
+#include "rows/rows.hpp"
+#include "products/staging.hpp"
+#include "products/ternary.hpp"
+#include "attention/value_store.hpp"
 
 #if defined(_WIN32)
 #define EDGEDEC_API extern "C" __declspec(dllexport)
@@ -286,7 +286,7 @@ EDGEDEC_API int32_t edgedec_kv_copy(const int64_t* states, int64_t count, uint8_
     return 0;
 }
 
-// Runs a whole pass as the operator TreeAttention does (ort_attention.cpp). `path` null: that of this process. `select` holds
+// Runs a whole pass as the operator TreeAttention does (operators/attention.cpp). `path` null: that of this process. `select` holds
 // keys, share, sinks, recent, channels, bits and kept of a selection, the rank of stored keys, and the number of the store of the
 // values, 0 if there is none, whose first part they are. `basis` [kv_heads][rank][head_dim] is read with a rank.
 EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t slots,

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "amx.hpp"
-#include "attention.hpp"
-#include "grid.hpp"
-#include "half.hpp"
-#include "int8.hpp"
-#include "rows.hpp"
-#include "staging.hpp"
-#include "ternary.hpp"
+#include "products/amx.hpp"
+#include "attention/attention.hpp"
+#include "products/grid.hpp"
+#include "products/half.hpp"
+#include "products/int8.hpp"
+#include "rows/rows.hpp"
+#include "products/staging.hpp"
+#include "products/ternary.hpp"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>

@@ -29,34 +29,44 @@ LIBRARY, LOOP_LIBRARY = f"libedgedec_kernels.{_SUFFIX}", f"libedgedec_loop.{_SUF
 # Contraction is switched off, because a fused multiply-add rounds once where the reference rounds twice.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
-COMMON = (
-    *("api", "dispatch", "layout", "int8", "grid", "attention", "attention_select", "recurrent", "value_store"),
-    *("ternary_scalar", "int8_scalar", "grid_scalar", "attention_scalar"),
-)
 LOOP = ("api", "copy", "ngram", "rounds", "sampling", "stand", "trees", "trigram")  # files of runtime/loop
-ORT = (
-    *("ort_operator", "ort_ternary", "ort_int8", "ort_grid", "ort_attention", "ort_rows", "ort_recurrent", "ort_fused"),
-    *("ort_differences", "ort_values", "ort_session", "direct_session", "session", "weight_stream"),
+
+
+def _in(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for name in names)
+
+
+# Files of the kernels that are common to all processors: those without sessions, which tests link into programs, and others.
+COMMON = (
+    *("api", "dispatch"),
+    *_in("products", "layout", "int8", "grid", "ternary_scalar", "int8_scalar", "grid_scalar"),
+    *_in("attention", "attention", "attention_select", "attention_scalar", "value_store"),
+    *_in("rows", "recurrent"),
 )
+SESSIONS = (
+    *_in("operators", "operator", "ternary", "int8", "grid", "attention", "rows", "recurrent", "fused"),
+    *_in("operators", "differences", "values"),
+    *_in("sessions", "ort_session", "direct_session", "session"),
+    *_in("weights", "weight_stream"),
+)
+_AVX512 = _in("products", "ternary_avx512vnni", "int8_avx512vnni", "grid_avx512vnni", "ternary_amx", "int8_amx")
+# processor -> file -> options
 PATHS = {
     "x86_64": {
-        "int8_avx2": ("-mavx2",),
-        **dict.fromkeys(("ternary_avx2", "grid_avx2"), ("-mavx2", "-mf16c")),
-        "attention_avx2": ("-mavx2", "-mfma", "-mf16c"),
-        **dict.fromkeys(
-            (
-                *("ternary_avx512vnni", "int8_avx512vnni", "grid_avx512vnni", "attention_avx512vnni"),
-                *("ternary_amx", "int8_amx"),
-            ),
-            ("-mavx512f", "-mavx512bw", "-mavx512vnni"),
-        ),
+        "products/int8_avx2": ("-mavx2",),
+        **dict.fromkeys(_in("products", "ternary_avx2", "grid_avx2"), ("-mavx2", "-mf16c")),
+        "attention/attention_avx2": ("-mavx2", "-mfma", "-mf16c"),
+        **dict.fromkeys((*_AVX512, "attention/attention_avx512vnni"), ("-mavx512f", "-mavx512bw", "-mavx512vnni")),
     },
     "aarch64": {
-        **dict.fromkeys(("ternary_neon", "int8_neon", "grid_neon", "attention_neon"), ()),
+        **dict.fromkeys((*_in("products", "ternary_neon", "int8_neon", "grid_neon"), "attention/attention_neon"), ()),
         **dict.fromkeys(
-            ("ternary_neon_dotprod", "int8_neon_dotprod", "grid_neon_dotprod"), ("-march=armv8.2-a+dotprod",)
+            _in("products", "ternary_neon_dotprod", "int8_neon_dotprod", "grid_neon_dotprod"),
+            ("-march=armv8.2-a+dotprod",),
         ),
-        **dict.fromkeys(("ternary_neon_i8mm", "int8_neon_i8mm", "grid_neon_i8mm"), ("-march=armv8.2-a+i8mm",)),
+        **dict.fromkeys(
+            _in("products", "ternary_neon_i8mm", "int8_neon_i8mm", "grid_neon_i8mm"), ("-march=armv8.2-a+i8mm",)
+        ),
     },
 }
 # Options that some compilers in use refuse (GCC 9 and older), and the macro whose value 0 tells dispatch.cpp that the path's
@@ -98,7 +108,7 @@ def build(
     *,
     extra: Sequence[str] = (),
     driver: Path | None = None,
-    units: Sequence[str] = (*COMMON, *ORT),
+    units: Sequence[str] = (*COMMON, *SESSIONS),
 ) -> str:
     """Compile and link ``output``: the shared library, or, with ``driver``, a static program for tests.
 
@@ -182,7 +192,8 @@ def _link(
 
         def compile_one(item: tuple[Path, Sequence[str]]) -> tuple[str, str]:
             source, flags = item
-            file, includes = Path(scratch) / f"{source.stem}.o", Path(scratch) / f"{source.stem}.d"
+            name = f"{source.parent.name}-{source.stem}"  # folders have files of the same names
+            file, includes = Path(scratch) / f"{name}.o", Path(scratch) / f"{name}.d"
             options = (*FLAGS, *WARNINGS, *flags, *extra, f"-I{FOLDER}", "-isystem", str(FOLDER / "vendor"))
             if objects_kept is not None and objects_kept.take(source, options, file):
                 return str(file), ""

@@ -8,7 +8,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "half.hpp"
+#include "products/half.hpp"
 
 namespace edgedec {
 namespace {

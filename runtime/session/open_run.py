@@ -11,7 +11,7 @@ from edgedec.bundle.verified import is_new
 from edgedec.memory.heap import trim_heap, use_one_heap
 from edgedec.memory.memory import MemoryMeter
 from edgedec.plugins import load, names
-from edgedec.runtime.kernels.layout_cache import charged_folders
+from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.model_graph import forget_graphs
 from edgedec.runtime.planning.planning import RunPlan, make_plan, with_libraries
 from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, SpecConfig

@@ -1,10 +1,10 @@
 """The CPU target with the project's own operators (runtime/kernels). A pass is one run of one session.
 
-Weights are read into huge pages or memory-mapped (runtime/kernels/huge_pages.py): ternary matrices from the layout cache,
-int8 matrices from the bundle itself. If memory has no room for all of them, some are read during passes
-(runtime/kernels/weight_stream.py). Keys and values of a sequence are in one buffer, which the operators update in place.
-Inputs and outputs are bound once for each number of rows; after that this module allocates nothing in a pass. The library of
-the operators runs the session (runtime/kernels/session.py), so that the compiled loop can run passes without Python.
+Weights (runtime/kernels/weights) are read into huge pages or memory-mapped: ternary matrices from the layout cache, int8
+matrices from the bundle itself. If memory has no room for all of them, some are read during passes. Keys and values of a
+sequence are in one buffer, which the operators update in place. Inputs and outputs are bound once for each number of rows;
+after that this module allocates nothing in a pass. The library of the operators runs the session
+(runtime/kernels/sessions), so that the compiled loop can run passes without Python.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from edgedec.runtime.base.key_counts import KeyCounts
 from edgedec.runtime.cache.arena import ArenaState, CacheArena, RecurrentArenaState
 from edgedec.runtime.cache.slots import RecurrentSlots
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.huge_pages import FileReader
-from edgedec.runtime.kernels.recurrent import RecurrentBuffer
-from edgedec.runtime.kernels.session import RESULTS, ROWS, WORDS, KernelSession, Memory
-from edgedec.runtime.kernels.weight_stream import WeightStream
+from edgedec.runtime.kernels.rows.recurrent import RecurrentBuffer
+from edgedec.runtime.kernels.sessions.session import RESULTS, ROWS, WORDS, KernelSession, Memory
+from edgedec.runtime.kernels.weights.huge_pages import FileReader
+from edgedec.runtime.kernels.weights.weight_stream import WeightStream
 from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket

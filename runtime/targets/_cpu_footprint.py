@@ -9,8 +9,8 @@ from edgedec.onnx.kv_cache import CacheLayout, blocks_of, cache_layout
 from edgedec.onnx.lowering import check_lowered
 from edgedec.onnx.recurrent_layout import RecurrentLayout, recurrent_layout
 from edgedec.runtime.base.cores import physical_cores
-from edgedec.runtime.kernels.layout_cache import LOAD_BYTES
-from edgedec.runtime.kernels.value_file import value_room
+from edgedec.runtime.kernels.attention.value_file import value_room
+from edgedec.runtime.kernels.weights.layout_cache import LOAD_BYTES
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import Bytes, Limits
 from edgedec.runtime.run_sizes import cache_rows, recurrent_slots, run_rows, usual_result_rows

@@ -23,10 +23,16 @@ from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
 from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
-from edgedec.runtime.kernels.layout_cache import Layout, layout_bytes, open_layout
-from edgedec.runtime.kernels.weight_parts import PartSizes, WeightSplit, packed_names, split_weights, weight_parts
-from edgedec.runtime.kernels.weight_stream import WeightStream
+from edgedec.runtime.kernels.weights.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
+from edgedec.runtime.kernels.weights.layout_cache import Layout, layout_bytes, open_layout
+from edgedec.runtime.kernels.weights.weight_parts import (
+    PartSizes,
+    WeightSplit,
+    packed_names,
+    split_weights,
+    weight_parts,
+)
+from edgedec.runtime.kernels.weights.weight_stream import WeightStream
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets._footprint import read_weights, widest_value

@@ -14,7 +14,7 @@ from edgedec.families import build_graph
 from edgedec.host.install_hint import install_extra, is_installed, pip_install
 from edgedec.memory.memory import MemoryUse
 from edgedec.runtime.kernels import Kernels, load
-from edgedec.runtime.kernels.operator import usable, why_unusable
+from edgedec.runtime.kernels.sessions.operator import usable, why_unusable
 from edgedec.runtime.protocols import Bytes, Target
 from edgedec.runtime.run_sizes import widest_pass
 from edgedec.runtime.target_request import TargetRequest

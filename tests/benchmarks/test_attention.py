@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from edgedec.errors import UsageError
 from edgedec.families import build_graph
 from edgedec.kv.policies.double_sparsity import DoubleSparsityPolicy
 from edgedec.kv.policies.duo import DuoPolicy
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from tests.support.make_policies import selection_of
 
 kv_policies = importlib.import_module("benchmarks.memory.kv_policies")

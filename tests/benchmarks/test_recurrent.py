@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from edgedec.memory.memory import MemoryMeter
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 
 recurrent = importlib.import_module("benchmarks.cpu.recurrent")
 

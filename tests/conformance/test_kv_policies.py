@@ -27,7 +27,7 @@ from edgedec.reference.integer_profile.model import integer_graph
 from edgedec.runtime import loop
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.gpu.fusion import group_operations
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.planning.speculation import DRAFTERS, SpecConfig
 from edgedec.runtime.protocols import F32, Limits, Pass

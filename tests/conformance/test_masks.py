@@ -15,7 +15,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import EdgedecError, UnsupportedError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import F32, Limits, Pass, State, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._portable import OnnxTarget

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._portable import OnnxTarget

@@ -22,8 +22,8 @@ from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.kernels.registration import register
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.sessions.registration import register
 from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.schemes import (
     FloatScheme,

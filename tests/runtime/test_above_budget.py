@@ -18,8 +18,8 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BudgetError, DeviceError
 from edgedec.memory.memory import MemoryMeter, charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime.kernels.layout_cache import FILE
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.weights.layout_cache import FILE
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings

@@ -27,7 +27,7 @@ from edgedec.environment import SHARED_DATA
 from edgedec.plugins import names
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import F32, I32, Drafter, Limits, Outcome, Target, TokenTree, Verifier
 from edgedec.runtime.sampling.position_random import PositionRandom

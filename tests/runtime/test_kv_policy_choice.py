@@ -14,7 +14,7 @@ from edgedec.errors import BudgetError, UsageError
 from edgedec.onnx.kv_cache import BLOCK_ROWS
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.drafters._files import file_uses
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig, create_drafter
 from edgedec.runtime.protocols import Limits

@@ -26,7 +26,7 @@ from edgedec.memory.memory import MemoryMeter, Plan, charged_bytes, phases
 from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.planning import planner, planning
 from edgedec.runtime.planning.estimates import tokens_per_second
@@ -572,7 +572,7 @@ import ctypes, re, sys
 from pathlib import Path
 from edgedec import demo
 from edgedec.cli import app, generate
-from edgedec.runtime.kernels.layout_cache import charged_folders
+from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.session.open_run import import_plugins
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session

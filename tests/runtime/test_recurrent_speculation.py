@@ -24,7 +24,7 @@ from edgedec.quantize.demo_pair.world import tale
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.speculation import POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Drafter, Limits, Target
 from edgedec.runtime.sampling.position_random import PositionRandom

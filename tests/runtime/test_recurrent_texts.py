@@ -16,7 +16,7 @@ from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.capabilities import SlottedTarget
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.spill import SpillFolder
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings

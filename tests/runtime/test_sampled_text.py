@@ -21,7 +21,7 @@ from edgedec.plugins import names
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.speculation import POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Drafter, Limits, Outcome, Target, TokenTree
 from edgedec.runtime.sampling.position_random import PositionRandom

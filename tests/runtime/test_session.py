@@ -19,7 +19,7 @@ from edgedec.runtime import loop
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.engine.engine import Progress
 from edgedec.runtime.engine.scheduler import Task
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.loop.inputs import RUN
 from edgedec.runtime.planning.planning import RunPlan, make_plan
 from edgedec.runtime.planning.speculation import SpecConfig

@@ -19,7 +19,7 @@ from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import loop
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillFolder
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.measure.choices import EncodedItem, Item, score_encoded
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.planning.speculation import SpecConfig

@@ -7,7 +7,7 @@ from edgedec.onnx.emitter import KERNELS, Emitter
 
 __all__ = ["lower"]
 
-_NUMBERS = {"silu": 0, "relu2": 1, "gelu_tanh": 2}  # Activation in runtime/kernels/rows.hpp
+_NUMBERS = {"silu": 0, "relu2": 1, "gelu_tanh": 2}  # Activation in runtime/kernels/rows/rows.hpp
 
 
 def lower(op: GatedActivation, emitter: Emitter) -> None:

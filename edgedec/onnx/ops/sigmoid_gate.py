@@ -7,7 +7,7 @@ from edgedec.onnx.emitter import KERNELS, Emitter
 
 __all__ = ["lower"]
 
-_SIGMOID = 3  # Activation in runtime/kernels/rows.hpp
+_SIGMOID = 3  # Activation in runtime/kernels/rows/rows.hpp
 
 
 def lower(op: SigmoidGate, emitter: Emitter) -> None:

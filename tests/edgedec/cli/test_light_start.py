@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 
 # Packages that other commands need, and modules of Python that bring a library or many objects with them.
 HEAVY = frozenset(

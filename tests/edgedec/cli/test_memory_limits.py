@@ -15,7 +15,7 @@ from edgedec.memory import budget as memory_budget
 from edgedec.memory.budget import find_budget
 from edgedec.memory.memory import format_bytes
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.plan_search import planned_budget
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.run_settings import RunSettings

@@ -14,7 +14,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.cli import quantize
 from edgedec.quantize.hints import lost_hint
 from edgedec.quantize.options import QuantizeOptions
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.kv_precision import measured_ratios
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import ENDLESS, byte_tokenizer

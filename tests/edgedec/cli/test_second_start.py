@@ -15,8 +15,8 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.manifest import WEIGHTS
 from edgedec.bundle.verified import FileState
 from edgedec.errors import BundleError
-from edgedec.runtime.kernels import layout_cache
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.weights import layout_cache
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 from tests.edgedec.cli.conftest import Edgedec

@@ -11,7 +11,7 @@ import pytest
 from edgedec.host.install_hint import install_again, install_extra, pip_install
 from edgedec.runtime import kernels as kernels_package
 from edgedec.runtime.kernels import load
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from tests.edgedec.cli.conftest import Edgedec
 
 GENERATE = ("generate", "-p", "Once upon a time", "-n", "4", "--temp", "0", "-m")

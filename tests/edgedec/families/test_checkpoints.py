@@ -16,7 +16,7 @@ from edgedec.families import build_graph
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._cpu import CpuTarget

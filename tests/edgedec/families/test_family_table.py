@@ -21,7 +21,7 @@ from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.model import prepare
 from edgedec.runtime.accelerator.calibrated import calibrated
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._cpu import CpuTarget

@@ -19,7 +19,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.speculation import create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig

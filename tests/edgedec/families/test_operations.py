@@ -26,7 +26,7 @@ from edgedec.reference.float_profile.ops import embed, gated_activation, rms_nor
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
 from edgedec.reference.integer_profile.defined import check_accelerated, check_defined
 from edgedec.reference.integer_profile.model import prepare_graph
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Pass
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._portable import OnnxTarget

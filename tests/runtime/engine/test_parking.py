@@ -12,7 +12,7 @@ import pytest
 from edgedec import demo
 from edgedec.errors import EdgedecError
 from edgedec.runtime.engine.spill import SpillFolder
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session import request_builder

@@ -17,7 +17,7 @@ from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.engine import prefix_cache
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillError, SpillFolder
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import F32, Limits, Pass, State
 from edgedec.runtime.targets._cpu import CpuTarget
 from tests.conformance.test_targets import CONFIG

@@ -8,7 +8,7 @@ import pytest
 
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.engine.spill import SpillFolder
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 from tests.conformance.test_targets import CONFIG

@@ -13,7 +13,7 @@ import pytest
 from edgedec.plugins import names
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.protocols import I32, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
 from edgedec.runtime.sampling.sampling import SamplingConfig

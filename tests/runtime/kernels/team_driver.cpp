@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "team.hpp"
+#include "operators/team.hpp"
 
 struct Job {
     std::vector<std::atomic<int>> seen;

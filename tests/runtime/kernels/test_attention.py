@@ -24,8 +24,8 @@ from edgedec.reference.float_profile.ops.low_rank_keys import rebuilt
 from edgedec.reference.float_profile.selection import chosen
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import CODE_PATHS, load
-from edgedec.runtime.kernels.attention import KvBuffer, attend
-from edgedec.runtime.kernels.registration import register
+from edgedec.runtime.kernels.attention.attention import KvBuffer, attend
+from edgedec.runtime.kernels.sessions.registration import register
 from edgedec.runtime.protocols import F32, I32
 from tests.support.make_policies import basis_of
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from edgedec.onnx.fusion import FusedProgram, whole_program
 from edgedec.onnx.model_bytes import Node
-from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.kernels.registration import DOMAIN
-from edgedec.runtime.kernels.session import RESULTS, ROWS, KernelSession, Memory
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.sessions.registration import DOMAIN
+from edgedec.runtime.kernels.sessions.session import RESULTS, ROWS, KernelSession, Memory
 
 KERNELS = usable()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels' library was not built (no C++ compiler)")

@@ -19,7 +19,7 @@ from edgedec.errors import BundleError, EdgedecError
 from edgedec.onnx.grid_layout import grid_layout
 from edgedec.reference.float_profile.ops.linear import _product as reference_product
 from edgedec.reference.float_profile.ops.linear import _ternary as planes_one_by_one
-from edgedec.runtime.kernels.grid import grid_matmul, pack_grid
+from edgedec.runtime.kernels.products.grid import grid_matmul, pack_grid
 from edgedec.schemes import Int4Scheme, TernaryScheme, TernaryWeight
 from tests.runtime.kernels.test_ternary import KERNELS, USABLE, foreign_driver, needs_library, same
 

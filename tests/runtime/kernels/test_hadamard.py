@@ -13,8 +13,8 @@ from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, array_value, encode_model
 from edgedec.reference.float_profile.ops.hadamard import transformed
 from edgedec.runtime.kernels import CODE_PATHS, load
-from edgedec.runtime.kernels.registration import DOMAIN, register
-from edgedec.runtime.kernels.rows import hadamard
+from edgedec.runtime.kernels.rows.rows import hadamard
+from edgedec.runtime.kernels.sessions.registration import DOMAIN, register
 
 F32 = NDArray[np.float32]
 KERNELS = load()

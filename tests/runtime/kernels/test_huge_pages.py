@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec.environment import HUGE_PAGES
-from edgedec.runtime.kernels import huge_pages
-from edgedec.runtime.kernels.huge_pages import FileReader, file_bytes, huge_page_bytes
+from edgedec.runtime.kernels.weights import huge_pages
+from edgedec.runtime.kernels.weights.huge_pages import FileReader, file_bytes, huge_page_bytes
 
 ENABLED = "sys/kernel/mm/transparent_hugepage/enabled"
 needs_huge_pages = pytest.mark.skipif(not huge_page_bytes(), reason="this system gives no huge pages on request")

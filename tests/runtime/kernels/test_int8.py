@@ -31,10 +31,10 @@ from edgedec.memory.memory import MemoryMeter
 from edgedec.reference.float_profile.ops.linear import _product as reference_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import CODE_PATHS, load
-from edgedec.runtime.kernels.int8 import int8_matmul
-from edgedec.runtime.kernels.operator import INT8
+from edgedec.runtime.kernels.products.int8 import int8_matmul
 from edgedec.runtime.kernels.recipe import COMMON, KernelBuildError, build, find_compiler
-from edgedec.runtime.kernels.registration import DOMAIN, register
+from edgedec.runtime.kernels.sessions.operator import INT8
+from edgedec.runtime.kernels.sessions.registration import DOMAIN, register
 from edgedec.schemes import Int8Weight
 
 F32 = NDArray[np.float32]
@@ -504,7 +504,7 @@ from pathlib import Path
 import numpy as np, onnxruntime as ort
 from edgedec.memory.memory import MemoryMeter
 from edgedec.runtime.kernels import load
-from edgedec.runtime.kernels.registration import register
+from edgedec.runtime.kernels.sessions.registration import register
 
 folder, columns = Path(sys.argv[1]), int(sys.argv[2])
 kernels = load()

@@ -22,10 +22,11 @@ from edgedec.errors import BundleError
 from edgedec.onnx.grid_layout import grid_layout
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.float_profile.ops.linear import _product as reference_product
-from edgedec.runtime.kernels import KERNEL_NAMES, layout_cache
-from edgedec.runtime.kernels.grid import grid_matmul
-from edgedec.runtime.kernels.layout_cache import FILE, Layout, layout_bytes, open_layout
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels import KERNEL_NAMES
+from edgedec.runtime.kernels.products.grid import grid_matmul
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.weights import layout_cache
+from edgedec.runtime.kernels.weights.layout_cache import FILE, Layout, layout_bytes, open_layout
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target
 from edgedec.schemes import Int4Scheme, TernaryScheme, TernaryWeight

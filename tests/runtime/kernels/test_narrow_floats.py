@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.ops.linear import NARROW
-from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.kernels.registration import DOMAIN, register
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.sessions.registration import DOMAIN, register
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets import open_target
 from tests.edgedec.families.support import make_golden_models, reference_golden

@@ -20,10 +20,11 @@ from edgedec.errors import DeviceError
 from edgedec.host.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.linear import _ternary as reference_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
-from edgedec.runtime.kernels import Kernels, operator
-from edgedec.runtime.kernels.operator import OPERATOR, usable
-from edgedec.runtime.kernels.recurrent_check import RecurrentCheck, recurrent_check
-from edgedec.runtime.kernels.registration import DOMAIN, register
+from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.sessions import operator
+from edgedec.runtime.kernels.sessions.operator import OPERATOR, usable
+from edgedec.runtime.kernels.sessions.recurrent_check import RecurrentCheck, recurrent_check
+from edgedec.runtime.kernels.sessions.registration import DOMAIN, register
 from edgedec.schemes import TernaryScheme, TernaryWeight
 
 F32 = NDArray[np.float32]

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, array_value, encode_model
-from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.kernels.session import RESULTS, ROWS, WORDS, KernelSession, Memory
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.sessions.session import RESULTS, ROWS, WORDS, KernelSession, Memory
 
 KERNELS = usable()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels' library was not built (no C++ compiler)")

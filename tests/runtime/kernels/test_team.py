@@ -25,9 +25,10 @@ def build(program: Path, *options: str, driver: str = "team_driver.cpp") -> str:
 
 @pytest.mark.thorough
 def test_a_leader_that_is_interrupted_between_its_stores_misleads_no_helper(tmp_path: Path) -> None:
-    header, store = (FOLDER / "team.hpp").read_text(), "ranges_[m].next.store(job"
+    header, store = (FOLDER / "operators" / "team.hpp").read_text(), "ranges_[m].next.store(job"
     assert header.count(store) == 1
-    (tmp_path / "team.hpp").write_text(
+    (tmp_path / "operators").mkdir()
+    (tmp_path / "operators" / "team.hpp").write_text(
         header.replace(store, f"for (volatile int w = 20000; w; w = w - 1) {{}}\n{store}")
     )
     program = build(tmp_path / "team", f"-I{tmp_path}")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.kernels import weight_parts as module
-from edgedec.runtime.kernels.layout_cache import layout_entries
-from edgedec.runtime.kernels.weight_parts import (
+from edgedec.runtime.kernels.weights import weight_parts as module
+from edgedec.runtime.kernels.weights.layout_cache import layout_entries
+from edgedec.runtime.kernels.weights.weight_parts import (
     PAGE_BYTES,
     PartSizes,
     WeightPart,

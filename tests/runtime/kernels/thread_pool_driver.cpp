@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "thread_pool.hpp"
+#include "sessions/thread_pool.hpp"
 
 namespace {
 

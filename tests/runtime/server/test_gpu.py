@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served, serving

@@ -16,7 +16,7 @@ from edgedec.errors import CacheFullError, EdgedecError, UsageError
 from edgedec.memory.memory import MemoryMeter
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.cache.arena import ArenaState
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State
 from edgedec.runtime.targets._cpu import CpuTarget
 from tests.conformance.test_targets import CONFIG

@@ -10,7 +10,7 @@ import pytest
 from edgedec import demo
 from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import F32, Bytes, Limits, Pass
 from edgedec.runtime.targets import open_target

@@ -13,7 +13,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.onnx.emitter import Emitter
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits, Pass, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._cpu import CpuTarget

@@ -19,7 +19,7 @@ from edgedec.runtime.gpu import lowering
 from edgedec.runtime.gpu.device import GpuDevice, adapters, open_device
 from edgedec.runtime.gpu.kernels.embedding import embed
 from edgedec.runtime.gpu.kernels.kernel import Kernel
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets.gpu import GpuTarget

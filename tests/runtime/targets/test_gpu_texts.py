@@ -14,7 +14,7 @@ from edgedec.plugins import names
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import Limits, Target
 from edgedec.runtime.sampling.position_random import PositionRandom

@@ -15,7 +15,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import weights_sha256, write_calibrated
 from edgedec.kv.policies.duo import DuoPolicy
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits, Target
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import onnx

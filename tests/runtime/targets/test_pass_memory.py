@@ -12,7 +12,7 @@ import pytest
 
 from edgedec.memory.memory import MemoryMeter
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 
 pytestmark = [
     pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup"),
@@ -29,8 +29,8 @@ from pathlib import Path
 import numpy as np
 from edgedec.bundle.bundle import Bundle
 from edgedec.memory.memory import MemoryMeter
-from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.weights.layout_cache import charged_folders
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target, target_module
 path, limits, rng = Path(sys.argv[1]), Limits(nodes=64, depth=63, positions=128), np.random.default_rng(0)
@@ -62,8 +62,8 @@ import numpy as np
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import CacheFullError
 from edgedec.memory.memory import MemoryMeter
-from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.weights.layout_cache import charged_folders
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target, target_module
 path, most, rng = Path(sys.argv[1]), int(sys.argv[2]), np.random.default_rng(0)

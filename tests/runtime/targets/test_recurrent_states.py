@@ -22,7 +22,7 @@ from edgedec.onnx.recurrent_layout import slot_layout
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.cache.arena import RecurrentArenaState
 from edgedec.runtime.capabilities import SnapshotState
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target

@@ -16,7 +16,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.cache.arena import ArenaState
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
 from edgedec.runtime.targets._cpu import CpuTarget

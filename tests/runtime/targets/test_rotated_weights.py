@@ -15,7 +15,7 @@ from edgedec.graph.ops import Hadamard
 from edgedec.graph.passes import quantize_activations
 from edgedec.reference.float_profile.ops.hadamard import transformed
 from edgedec.runtime.gpu.fusion import group_operations
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Limits, Pass, Target
 from edgedec.runtime.targets import open_target

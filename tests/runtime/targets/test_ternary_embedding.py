@@ -18,7 +18,7 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.model import prepare
 from edgedec.runtime.accelerator.calibrated import calibrated
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.run_settings import RunSettings

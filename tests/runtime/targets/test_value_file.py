@@ -20,8 +20,8 @@ from edgedec.errors import BudgetError, DeviceError
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.cache.arena import ArenaState
 from edgedec.runtime.engine.spill import SpillFolder
-from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.kernels.value_file import value_room
+from edgedec.runtime.kernels.attention.value_file import value_room
+from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.answer import Piece
@@ -252,7 +252,8 @@ def test_a_disk_without_room_is_refused_before_anything_is_loaded(
         Session.open(models["nosa"], ctx_size=CONTEXT)
     monkeypatch.undo()
     monkeypatch.setattr(
-        "edgedec.runtime.kernels.value_file.value_room", lambda nbytes: replace(room, used_bytes=nbytes, has_bytes=1000)
+        "edgedec.runtime.kernels.attention.value_file.value_room",
+        lambda nbytes: replace(room, used_bytes=nbytes, has_bytes=1000),
     )
     with pytest.raises(DeviceError, match=r"needs .* of the disk of .*XDG_CACHE_HOME"):
         opened(models["nosa"], None)

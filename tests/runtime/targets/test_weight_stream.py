@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.kernels import weight_parts
-from edgedec.runtime.kernels.layout_cache import FILE, open_layout
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.kernels.weights import weight_parts
+from edgedec.runtime.kernels.weights.layout_cache import FILE, open_layout
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.target_request import TargetRequest
@@ -241,7 +241,7 @@ _CHILD = """
     from pathlib import Path
     from edgedec.errors import DeviceError
     from edgedec.bundle.bundle import Bundle
-    from edgedec.runtime.kernels import weight_parts
+    from edgedec.runtime.kernels.weights import weight_parts
     from tests.runtime.targets.test_weight_stream import open_streaming, passes, span
     weight_parts._LEAST_BYTES, weight_parts._LEAST_PART_BYTES = 1, 6_000
     bundle = Bundle.open(sys.argv[1])

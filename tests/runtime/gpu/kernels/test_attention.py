@@ -18,7 +18,7 @@ from edgedec.runtime.gpu.kernels.cache import CacheShape
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.rows import Columns
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
-from edgedec.runtime.kernels.attention import KvBuffer, attend
+from edgedec.runtime.kernels.attention.attention import KvBuffer, attend
 from edgedec.runtime.protocols import F32, I32
 from tests.runtime.gpu.kernels.support.bench import Bench
 from tests.runtime.gpu.kernels.support.cpu import cpu_kernels

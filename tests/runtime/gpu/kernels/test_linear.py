@@ -19,9 +19,9 @@ from edgedec.runtime.gpu.kernels.linear_grid import linear_grid, pack_grid
 from edgedec.runtime.gpu.kernels.linear_int8 import linear_int8, pack_int8
 from edgedec.runtime.gpu.kernels.linear_ternary import linear_ternary, pack_ternary
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
-from edgedec.runtime.kernels.grid import grid_matmul
-from edgedec.runtime.kernels.grid import pack_grid as cpu_pack_grid
-from edgedec.runtime.kernels.int8 import int8_matmul
+from edgedec.runtime.kernels.products.grid import grid_matmul
+from edgedec.runtime.kernels.products.grid import pack_grid as cpu_pack_grid
+from edgedec.runtime.kernels.products.int8 import int8_matmul
 from edgedec.runtime.protocols import F32
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 from tests.runtime.gpu.kernels.support.bench import Bench

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from edgedec.host.ort import onnxruntime as ort
 from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, encode_model
 from edgedec.runtime.kernels import Kernels, load
-from edgedec.runtime.kernels.registration import DOMAIN, register
+from edgedec.runtime.kernels.sessions.registration import DOMAIN, register
 from edgedec.runtime.protocols import F32
 
 __all__ = ["cpu_gate", "cpu_kernels", "cpu_norm", "cpu_soft_cap"]

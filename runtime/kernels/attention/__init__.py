@@ -1,0 +1,1 @@
+"""Attention over keys and values, their cache and their file."""

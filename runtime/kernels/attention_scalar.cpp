@@ -1,5 +1,0 @@
-// Attention without vectors: one float after another.
-#include "attention_scalar.hpp"
-
-EDGEDEC_DEFINE_ATTENTION(scalar, Scalar)
-EDGEDEC_DEFINE_ROWS(scalar, Scalar)

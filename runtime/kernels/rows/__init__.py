@@ -1,0 +1,1 @@
+"""Rows of activations and recurrent states: operations that no matrix takes part in."""
