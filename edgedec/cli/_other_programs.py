@@ -114,11 +114,11 @@ _OPTIONS: dict[str, tuple[str, str]] = {
     ),
     "--cors-origins": ("each origin is an option", "use --cors-origin once for each"),
     "--cors-*": ("the server decides it by --cors-origin", "leave it out"),
-    "--ssl-*": ("the server speaks HTTP only", "put a gateway before it (docs/gateways.md)"),
+    "--ssl-*": ("the server speaks HTTP only", "put a gateway before it (docs/server.md)"),
     "--metrics --slots --props --ui --webui": ("the server has it by default", "leave it out"),
     "--path --api-prefix --reuse-port -to --timeout --threads-http --sse-ping-interval --media-path": (
         "the server has no such setting",
-        "leave it out, or put a gateway before it (docs/gateways.md)",
+        "leave it out, or put a gateway before it (docs/server.md)",
     ),
     "--ui-* --webui-* --no-ui-* --no-webui-*": ("the page has no such setting", "leave it out, or use --no-ui"),
     "--spm-infill": ("there is no filling of gaps", "leave it out"),

@@ -4,7 +4,7 @@
 ``X.weight_scale`` is float32 [1], or [out, groups] with edgedec's ``group_size``. The configuration has the linear_class
 ``autobitlinear`` and the quantization_mode ``offline``: a weight is trit * weight_scale, which float32 represents exactly.
 
-Source: ``integrations/bitnet.py`` of transformers 5.23; docs/bitnet-checkpoints.md describes the layout.
+Source: ``integrations/bitnet.py`` of transformers 5.23; docs/quantization.md describes the layout.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The amount is fixed at boot by the kernel's argument ``cma=``. If it is too small, the error message therefore states the
 argument and where to add it. Both places are documented by the makers and by users of these boards; edgedec was not run on
-either of them (docs/accelerator-devices.md, "pynq").
+either of them (docs/devices.md, "pynq").
 """
 
 from __future__ import annotations

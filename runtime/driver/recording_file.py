@@ -1,4 +1,4 @@
-"""The file of a recorded session. docs/accelerator-devices.md, "Recording and replay", defines the format.
+"""The file of a recorded session. docs/devices.md, "Recording and replay", defines the format.
 
 A file may be malicious: every error names the file and the byte, and no file can make a reader exceed a fixed limit of
 memory.
@@ -121,7 +121,7 @@ class RecordedStep:
 
     Members:
         kind: the kind of the step.
-        arguments, answer: values in the order of docs/accelerator-devices.md.
+        arguments, answer: values in the order of docs/devices.md.
         data: the bytes of a CHANGED step.
         failure, text: the exception with which the call ended and its message; None and empty if it returned.
         number: number of the step, from 1.
