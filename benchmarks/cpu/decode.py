@@ -69,7 +69,7 @@ ROUNDS, QUICK_ROUNDS = 15, 3
 SAME_MODEL = 0.9  # least cosine of the two programs' logits
 STAT = Path("/proc/stat")
 QUIET = 0.03  # share of the CPUs that other processes may take
-# ratios by model and weights, then by job and number of threads; docs/cpu-kernels.md
+# ratios by model and weights, then by job and number of threads; docs/reports/cpu-kernels.md
 GOALS: Mapping[str, Mapping[str, Mapping[int, float]]] = {
     "ternary": {
         "decode": {1: 1.7, 2: 1.4},
