@@ -44,9 +44,9 @@ COMMON = (
     *_in("rows", "recurrent"),
 )
 SESSIONS = (
-    *_in("operators", "operator", "ternary", "int8", "grid", "attention", "rows", "recurrent", "fused"),
+    *_in("operators", "operator", "records", "ternary", "int8", "grid", "attention", "rows", "recurrent", "fused"),
     *_in("operators", "differences", "values"),
-    *_in("sessions", "ort_session", "direct_session", "session"),
+    *_in("sessions", "onnxruntime", "direct_session", "session"),
     *_in("weights", "weight_stream"),
 )
 _AVX512 = _in("products", "ternary_avx512vnni", "int8_avx512vnni", "grid_avx512vnni", "ternary_amx", "int8_amx")

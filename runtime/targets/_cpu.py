@@ -48,7 +48,7 @@ from edgedec.schemes import FloatScheme
 
 __all__ = ["CpuTarget"]
 
-_BINDINGS = 96  # sizes of passes whose arrays are kept, as many as ``kMostBindings`` of ort_session.cpp
+_BINDINGS = 96  # sizes of passes whose arrays are kept, as many as ``kMostBindings`` of onnxruntime.cpp
 _COUNTED = (  # fields of ``KeyCounts`` in the order of the kernels
     *("seen", "read", "read_bytes", "again", "hits"),
     *("kept", "fetched", "fetched_bytes"),

@@ -1,4 +1,4 @@
-// The ONNX Runtime operator edgedec::TreeAttention, which rotates and stores the keys and values of a pass, and attends.
+// The operator edgedec::TreeAttention, which rotates and stores the keys and values of a pass, and attends.
 //
 // Inputs: queries, keys and values float32 [1, n, heads * head_dim] (before rotation), positions int64 [1, n], visible int64
 // [n, words] (bit j of a row: it sees row j of its own sequence), sequences int64 [s, 2] (rows of each sequence of the pass, in
@@ -30,9 +30,9 @@ constexpr int64_t kSerialProducts = 64 << 10;
 class Kernel : public Operator {
   public:
     static constexpr const char* kKind = "TreeAttention";
-    explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
+    Kernel() : Operator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         const char* message = nullptr;
         path_ = chosen_path(&message);
@@ -65,17 +65,17 @@ class Kernel : public Operator {
         const float** tables[] = {&rotary_.cos, &rotary_.sin};
         for (size_t i = 0; rotary && i < 2; ++i) {
             const void* data = nullptr;
-            EDGEDEC_TRY(constant(info, 8 + i, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+            EDGEDEC_TRY(constant(info, 8 + i, given, ElementType::float32,
                                  context_ * layout_.head_dim / 2, &data));
             *tables[i] = static_cast<const float*>(data);
         }
-        return nullptr;
+        return {};
     }
 
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         const int64_t width = heads_ * layout_.head_dim, kv_width = layout_.kv_heads * layout_.head_dim;
-        const auto kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-        const auto kInt64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+        const auto kFloat = ElementType::float32;
+        const auto kInt64 = ElementType::int64;
         Shape shape;
         void *q, *k, *v, *positions, *visible, *sequences, *blocks, *cache;
         EDGEDEC_TRY(context.input(0, shape, &q));
@@ -98,19 +98,19 @@ class Kernel : public Operator {
             return refuse("sequences must be int64 [s, 2]");
         const int64_t most = shape.dims[0];
         EDGEDEC_TRY(context.input(6, shape, &blocks));
-        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 || shape.dims.size() != 2 || shape.dims[0] <= table_)
+        if (shape.type != ElementType::int32 || shape.dims.size() != 2 || shape.dims[0] <= table_)
             return refuse("blocks must be int32 [kinds, b] with more than " + std::to_string(table_) + " kinds");
         const int64_t entries = shape.dims[1];
         const int32_t* tables = static_cast<int32_t*>(blocks) + table_ * entries;
         EDGEDEC_TRY(context.input(7, shape, &cache));
-        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 || shape.count < offset_ + layout_.bytes())
+        if (shape.type != ElementType::uint8 || shape.count < offset_ + layout_.bytes())
             return refuse("the cache must hold " + std::to_string(offset_ + layout_.bytes()) + " uint8, not " +
                           std::to_string(shape.count));
         if (select_.keys && shape.count < counts_ + static_cast<int64_t>(sizeof(KeyCounts)))
             return refuse("the cache has no room for the counts");
         float* out = nullptr;
         EDGEDEC_TRY(context.output(0, dims, &out));
-        if (!tokens) return nullptr;
+        if (!tokens) return {};
 
         static thread_local std::vector<Segment> segments;  // kept from pass to pass to avoid allocations
         if (const char* problem = read_segments(layout_, static_cast<int64_t*>(sequences), most, tables, entries, tokens, segments))
@@ -141,18 +141,18 @@ class Kernel : public Operator {
             EDGEDEC_TRY(context.parallel(run, static_cast<size_t>(pass.tasks()), const_cast<AttentionPass*>(&pass)));
         }
         const std::string failure = store_ ? store_->take_failure() : std::string();
-        return failure.empty() ? nullptr : refuse(failure);
+        return failure.empty() ? Status() : refuse(failure);
     }
 
   private:
     // Reads and checks the selection of keys.
-    OrtStatus* read_selection(const NodeInfo& info) {
+    Status read_selection(const NodeInfo& info) {
         std::vector<int64_t> numbers;
         EDGEDEC_TRY(info.list("select", numbers));
         if (numbers.size() != 10) return refuse("select must have 10 numbers");
         select_.keys = numbers[0], select_.share = numbers[1], select_.sinks = numbers[2], select_.recent = numbers[3];
         select_.bits = numbers[4] == 8 ? 8 : 4, counts_ = numbers[5], select_.kept = numbers[6];
-        if (!select_.keys) return nullptr;
+        if (!select_.keys) return {};
         EDGEDEC_TRY(info.list("channels", channels_));
         EDGEDEC_TRY(info.list("steps", steps_));
         const auto size = static_cast<int64_t>(channels_.size());
@@ -181,7 +181,7 @@ class Kernel : public Operator {
             columns_ = columns_of(layout_, basis_.data());
         }
         if (const char* problem = select_.problem(layout_)) return refuse(problem);
-        return nullptr;
+        return {};
     }
 
     const Path* path_ = nullptr;

@@ -1,4 +1,4 @@
-// The ONNX Runtime operators that take something away from rows of activations, all float32 [1, n, width]:
+// The operators that take something away from rows of activations, all float32 [1, n, width]:
 //   edgedec::LayerNorm (x, weight [width], bias [width]): rows less their mean, over the root of their variance; attribute: eps
 //   edgedec::HeadDifference (x, q1, k1, q2, k2 [any]): float32 [1, n, width / 2], the first half of each of `pairs` equal parts
 //   less the second times exp(sum(q1 * k1)) - exp(sum(q2 * k2)) + start; attributes: pairs, start
@@ -26,14 +26,14 @@ float sum_of(int64_t count, const Term& term) {
 class LayerNorm final : public RowOperator {
   public:
     static constexpr const char* kKind = "LayerNorm";
-    explicit LayerNorm(const OrtApi& api) : RowOperator(api, kKind) {}
+    LayerNorm() : RowOperator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(RowOperator::create(info));
         EDGEDEC_TRY(info.number("eps", &eps_));
-        return eps_ >= 0 && eps_ < 1e30f ? nullptr : refuse("eps must not be negative");
+        return eps_ >= 0 && eps_ < 1e30f ? Status() : refuse("eps must not be negative");
     }
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, weights, biases;
         const float *x = nullptr, *weight = nullptr, *bias = nullptr;
         float* out = nullptr;
@@ -64,15 +64,15 @@ class LayerNorm final : public RowOperator {
 class HeadDifference final : public RowOperator {
   public:
     static constexpr const char* kKind = "HeadDifference";
-    explicit HeadDifference(const OrtApi& api) : RowOperator(api, kKind) {}
+    HeadDifference() : RowOperator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(RowOperator::create(info));
         EDGEDEC_TRY(info.integer("pairs", &pairs_));
         EDGEDEC_TRY(info.number("start", &start_));
-        return pairs_ >= 1 && pairs_ <= kMostWidth ? nullptr : refuse("pairs is out of range");
+        return pairs_ >= 1 && pairs_ <= kMostWidth ? Status() : refuse("pairs is out of range");
     }
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, sizes[4];
         const float *x = nullptr, *vectors[4] = {};
         float* out = nullptr;
@@ -93,7 +93,7 @@ class HeadDifference final : public RowOperator {
             const float *const from = x + pair * 2 * width, *const less = from + width;
             for (int64_t i = 0; i < width; ++i) out[pair * width + i] = from[i] - factor * less[i];
         }
-        return nullptr;
+        return {};
     }
 
   private:

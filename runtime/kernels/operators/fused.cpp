@@ -1,17 +1,19 @@
-// The ONNX Runtime operator edgedec::Fused, which runs other operators of this domain one after another (edgedec/onnx/fusion.py
-// makes it). It calls the same kernels as the nodes that it contains, so its results have the same bits; what it saves is ONNX
-// Runtime's time between nodes and in handing work to threads.
+// The operator edgedec::Fused, which runs other operators of this domain one after another (edgedec/onnx/fusion.py
+// makes it). It calls the same kernels as the nodes that it contains, so its results have the same bits; what it saves is a
+// session's time between nodes and in handing work to threads.
 //
 // Values have numbers: the inputs of the node, then its outputs, then slots, which are buffers of its own, then constants that the
-// session received without ONNX Runtime. Attributes: slots (their number), rows (the most of a pass, for which slots get their memory
-// at once), threads, constants (their names, one a line), and nodes: the records of the nodes that it contains, with their operators'
+// session received by their names. Attributes: slots (their number), rows (the most of a pass, for which slots get their memory at
+// once), threads, constants (their names, one a line), and nodes: the records of the nodes that it contains, with their operators'
 // attributes, and name, inputs and outputs (numbers of values).
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "operators/operator.hpp"
+#include "operators/records.hpp"
 #include "operators/team.hpp"
 
 namespace edgedec {
@@ -47,9 +49,9 @@ struct Node {
 class Kernel final : public Operator {
   public:
     static constexpr const char* kKind = "Fused";
-    explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
+    Kernel() : Operator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         int64_t slots = 0, rows = 0, threads = 0;
         std::string nodes, names;
@@ -76,27 +78,27 @@ class Kernel final : public Operator {
         for (std::string_view kind; !records.empty();) {
             std::vector<Records::Field> fields;
             if (!records.next(kind, fields)) return refuse("its nodes cannot be read");
-            EDGEDEC_TRY(add(info, kind, fields));
+            EDGEDEC_TRY(add(kind, fields));
         }
         const Upcoming* next = nullptr;
         for (size_t i = nodes_.size(); i--; nodes_[i].next = next)
             if (const Upcoming* own = nodes_[i].kernel->upcoming()) next = own;
-        return nodes_.empty() ? refuse("needs at least one node") : nullptr;
+        return nodes_.empty() ? refuse("needs at least one node") : Status();
     }
 
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         static thread_local std::vector<Value> values;
         static thread_local Slots slots;
         if (values.size() < values_) values.resize(values_);
         if (slots.size() < values_ - inputs_ - outputs_) slots.resize(values_ - inputs_ - outputs_);
         for (size_t i = 0; i < inputs_; ++i)
             if (!constants_[i].data) EDGEDEC_TRY(context.input(i, values[i].shape, &values[i].data));
-        Pass pass{*this, context, values, slots, Team(threads_), {false}, nullptr};
+        Pass pass{*this, context, values, slots, Team(threads_), {false}, {}};
         if (threads_ == 1)
             lead(pass);
         else
             EDGEDEC_TRY(context.parallel(take_part, threads_, &pass));
-        return pass.status;
+        return std::move(pass.status);
     }
 
   private:
@@ -107,14 +109,14 @@ class Kernel final : public Operator {
         Slots& slots;
         Team team;
         std::atomic<bool> led;
-        OrtStatus* status;
+        Status status;
     };
 
     // The pass as a contained node sees it.
     class Contained final : public NodeContext {
       public:
         Contained(Pass& pass, const Node& node) : pass_(pass), node_(node) {}
-        OrtStatus* input(size_t index, Shape& shape, void** data) override {
+        Status input(size_t index, Shape& shape, void** data) override {
             const Kernel& kernel = pass_.kernel;
             if (index >= node_.inputs.size()) return kernel.refuse("a node that it contains has too few inputs");
             const auto number = static_cast<size_t>(node_.inputs[index]);
@@ -122,17 +124,16 @@ class Kernel final : public Operator {
             const Value& value = constant.data ? constant : pass_.values[number];
             shape = value.shape;
             *data = value.data;
-            return nullptr;
+            return {};
         }
-        OrtStatus* output(size_t index, const std::vector<int64_t>& dims, float** data) override {
+        Status output(size_t index, const std::vector<int64_t>& dims, float** data) override {
             const Kernel& kernel = pass_.kernel;
             if (index >= node_.outputs.size()) return kernel.refuse("a node that it contains has too few outputs");
             const auto number = static_cast<size_t>(node_.outputs[index]);
             Value& value = pass_.values[number];
             value.shape.dims = dims;
-            value.shape.type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-            value.shape.count = 1;
-            for (int64_t size : dims) value.shape.count *= size;
+            value.shape.type = ElementType::float32;
+            value.shape.counted();
             if (number < kernel.inputs_ + kernel.outputs_) {
                 EDGEDEC_TRY(pass_.session.output(number - kernel.inputs_, dims, data));
             } else {
@@ -142,11 +143,11 @@ class Kernel final : public Operator {
                 *data = pass_.slots[number - kernel.inputs_ - kernel.outputs_].reach(count, kernel.rows_ * width);
             }
             value.data = *data;
-            return nullptr;
+            return {};
         }
-        OrtStatus* parallel(void (*work)(void*, size_t), size_t count, void* user) override {
+        Status parallel(void (*work)(void*, size_t), size_t count, void* user) override {
             pass_.team.run(work, count, user);
-            return nullptr;
+            return {};
         }
         void rest(bool resting) override { pass_.team.rest(resting); }
 
@@ -155,7 +156,7 @@ class Kernel final : public Operator {
         const Node& node_;
     };
 
-    // ONNX Runtime may call this several times on one thread, one after another. The first call runs the whole pass.
+    // A session may call this several times on one thread, one after another. The first call runs the whole pass.
     static void take_part(void* user, size_t) {
         Pass& pass = *static_cast<Pass*>(user);
         if (pass.led.exchange(true)) return pass.team.help();
@@ -164,22 +165,23 @@ class Kernel final : public Operator {
     }
 
     static void lead(Pass& pass) {
-        pass.status = guarded(pass.kernel.api_, [&]() -> OrtStatus* {
+        pass.status = guarded([&]() -> Status {
             for (const Node& node : pass.kernel.nodes_) {
                 pass.team.expect(node.next);
                 Contained context(pass, node);
                 EDGEDEC_TRY(node.kernel->compute(context));
             }
-            return nullptr;
+            return {};
         });
     }
 
-    OrtStatus* add(const NodeInfo& info, std::string_view kind, const std::vector<Records::Field>& fields) {
-        const OperatorKind found = find_kind(kind);
-        if (!found.make) return refuse("cannot contain the operator " + std::string(kind));
+    Status add(std::string_view kind, const std::vector<Records::Field>& fields) {
+        const auto found = std::find_if(contained_kinds().begin(), contained_kinds().end(),
+                                        [&](const OperatorKind& one) { return kind == one.name; });
+        if (found == contained_kinds().end()) return refuse("cannot contain the operator " + std::string(kind));
         if (nodes_.size() == kMostNodes) return refuse("contains too many nodes");
         Node node;
-        NodeInfo contained{api_, info.info, &fields};
+        RecordedNode contained(fields);
         EDGEDEC_TRY(contained.list("inputs", node.inputs));
         EDGEDEC_TRY(contained.list("outputs", node.outputs));
         for (int64_t number : node.inputs)
@@ -187,13 +189,11 @@ class Kernel final : public Operator {
         for (int64_t number : node.outputs)
             if (static_cast<size_t>(number) < inputs_ || static_cast<size_t>(number) >= values_)
                 return refuse("has no output or slot " + std::to_string(number));
-        node.kernel.reset(found.make(api_));
-        contained.inputs = &node.inputs;
-        contained.values = &constants_;
-        contained.contained_outputs = node.outputs.size();
+        node.kernel = found->make();
+        contained.connect(node.inputs, constants_, node.outputs.size());
         EDGEDEC_TRY(node.kernel->create(contained));
         nodes_.push_back(std::move(node));
-        return nullptr;
+        return {};
     }
 
     size_t inputs_ = 0, outputs_ = 0, values_ = 0, rows_ = 0, threads_ = 1;
@@ -203,11 +203,6 @@ class Kernel final : public Operator {
 
 }  // namespace
 
-const OrtCustomOp* fused_nodes() {
-    static const OrtCustomOp op = describe<Kernel>();
-    return &op;
-}
-
-Operator* make_fused_node(const OrtApi& api) { return new Kernel(api); }
+OperatorKind fused_node() { return kind_of<Kernel>(); }
 
 }  // namespace edgedec

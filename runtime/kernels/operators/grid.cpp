@@ -1,4 +1,4 @@
-// The ONNX Runtime operator edgedec::GridMatMul, the products of one activation and several matrices with evenly spaced levels
+// The operator edgedec::GridMatMul, the products of one activation and several matrices with evenly spaced levels
 // (q, k and v; gate and up).
 //
 // Inputs: x float32 [..., columns], then for each matrix its bytes in the layout of grid.hpp (uint8) and, if it has one, its
@@ -16,9 +16,8 @@ namespace {
 class Kernel final : public Products<Kernel, Grid> {
   public:
     static constexpr const char* kKind = "GridMatMul";
-    explicit Kernel(const OrtApi& api) : Products(api) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         const char* message = nullptr;
         path_ = chosen_path(&message);
@@ -44,10 +43,10 @@ class Kernel final : public Products<Kernel, Grid> {
                    static_cast<int32_t>(groups[i]), nullptr, nullptr};
             if (w.problem()) return refuse(w.problem());
             const void* data = nullptr;
-            EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, w.bytes(), &data));
+            EDGEDEC_TRY(constant(info, next++, given, ElementType::uint8, w.bytes(), &data));
             w.data = static_cast<const uint8_t*>(data);
             if (biases[i]) {
-                EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
+                EDGEDEC_TRY(constant(info, next++, given, ElementType::float32, outputs[i], &data));
                 w.bias = static_cast<const float*>(data);
             }
             parts_ += static_cast<size_t>(w.tiles());
@@ -56,7 +55,7 @@ class Kernel final : public Products<Kernel, Grid> {
         }
         if (next != given) return refuse("has more inputs than its attributes say");
         find_streams();
-        return nullptr;
+        return {};
     }
 
     void arrange(Staging& staging) const { staging.arrange_for_grid(*path_); }

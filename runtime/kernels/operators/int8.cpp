@@ -1,4 +1,4 @@
-// The ONNX Runtime operator edgedec::Int8MatMul, the products of one activation and several int8 matrices (q, k and v; gate
+// The operator edgedec::Int8MatMul, the products of one activation and several int8 matrices (q, k and v; gate
 // and up).
 //
 // Inputs: x float32 [..., columns], then for each matrix its codes (int8 [rows, columns], or [columns, rows]), its scales
@@ -17,9 +17,8 @@ namespace {
 class Kernel final : public Products<Kernel, Int8Matrix> {
   public:
     static constexpr const char* kKind = "Int8MatMul";
-    explicit Kernel(const OrtApi& api) : Products(api) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         const char* message = nullptr;
         path_ = chosen_path(&message);
@@ -40,10 +39,10 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
             if (w.problem()) return refuse(w.problem());
             const void* data = nullptr;
             EDGEDEC_TRY(codes(info, next++, given, w));
-            EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
+            EDGEDEC_TRY(constant(info, next++, given, ElementType::float32, outputs[i], &data));
             w.scales = static_cast<const float*>(data);
             if (biases[i]) {
-                EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
+                EDGEDEC_TRY(constant(info, next++, given, ElementType::float32, outputs[i], &data));
                 w.bias = static_cast<const float*>(data);
             }
             for (int64_t first = 0; first < w.outputs; first += w.part()) columns_.push_back({i, first});
@@ -53,7 +52,7 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
         if (next != given) return refuse("has more inputs than its attributes say");
         parts_ = columns_.size();
         find_streams();
-        return nullptr;
+        return {};
     }
 
     void arrange(Staging&) const {}
@@ -88,9 +87,9 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
     };
 
     // Checks the shape of the codes against the attribute by_rows, because both orders have the same size.
-    OrtStatus* codes(const NodeInfo& info, size_t index, size_t given, Int8Matrix& w) const {
+    Status codes(const NodeInfo& info, size_t index, size_t given, Int8Matrix& w) const {
         const void* data = nullptr;
-        EDGEDEC_TRY(constant(info, index, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, w.outputs * w.inputs, &data));
+        EDGEDEC_TRY(constant(info, index, given, ElementType::int8, w.outputs * w.inputs, &data));
         w.codes = static_cast<const int8_t*>(data);
         Value value;
         EDGEDEC_TRY(info.initializer(index, value));
@@ -98,7 +97,7 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
         if (value.shape.dims != std::vector<int64_t>{rows, columns})
             return refuse("its input " + std::to_string(index) + " must be [" + std::to_string(rows) + ", " +
                           std::to_string(columns) + "]");
-        return nullptr;
+        return {};
     }
 
     std::vector<Columns> columns_;

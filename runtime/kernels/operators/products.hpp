@@ -32,11 +32,11 @@ class Products : public Operator, private Upcoming {
   public:
     // Weights that are not in memory yet cannot be prefetched.
     const Upcoming* upcoming() const final { return pieces_.empty() ? this : nullptr; }
-    OrtStatus* compute(NodeContext& context) const final {
+    Status compute(NodeContext& context) const final {
         Shape shape;
         void* data = nullptr;
         EDGEDEC_TRY(context.input(0, shape, &data));
-        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT || shape.dims.empty() || shape.dims.back() != inputs_)
+        if (shape.type != ElementType::float32 || shape.dims.empty() || shape.dims.back() != inputs_)
             return refuse("its activations must be float32 with " + std::to_string(inputs_) + " columns");
         const int64_t tokens = shape.count / inputs_;
         const float* x = static_cast<const float*>(data);
@@ -46,7 +46,7 @@ class Products : public Operator, private Upcoming {
             shape.dims.back() = matrices_[i].outputs;
             EDGEDEC_TRY(context.output(i, shape.dims, &outs[i]));
         }
-        if (!tokens) return nullptr;
+        if (!tokens) return {};
 
         Staging& staging = thread_staging();
         staging.resize(tokens, inputs_);
@@ -60,13 +60,13 @@ class Products : public Operator, private Upcoming {
         Pass pass{&kernel(), &staging, outs};
         if (bytes_ * tokens < kSerialBytes) {
             for (size_t part = 0; part < parts_; ++part) run(&pass, part);
-            return nullptr;
+            return {};
         }
         return context.parallel(run, parts_, &pass);
     }
 
   protected:
-    explicit Products(const OrtApi& api) : Operator(api, Kernel::kKind) {}
+    Products() : Operator(Kernel::kKind) {}
 
     // Computes one tile of the matrices, which are numbered one matrix after another.
     template <class Tile>
@@ -93,7 +93,7 @@ class Products : public Operator, private Upcoming {
 
     const Path* path_ = nullptr;
     int64_t inputs_ = 0, bytes_ = 0;
-    size_t parts_ = 0;  // ONNX Runtime gives a thread neighbouring parts, which it reads sequentially
+    size_t parts_ = 0;  // a thread gets neighbouring parts, which it reads sequentially
     std::vector<Matrix> matrices_;
 
   private:
@@ -137,7 +137,7 @@ class Products : public Operator, private Upcoming {
         }
     }
 
-    OrtStatus* run_pieces(NodeContext& context, const Staging& staging, float* const* outs) const {
+    Status run_pieces(NodeContext& context, const Staging& staging, float* const* outs) const {
         for (const Piece& piece : pieces_) {
             const Matrix& whole = matrices_[piece.matrix];
             Matrix rows = whole;
@@ -150,12 +150,12 @@ class Products : public Operator, private Upcoming {
                 rows = Kernel::rows_of(whole, piece.first, piece.end, codes);
             }
             PiecePass pass{&kernel(), &staging, &rows, outs[piece.matrix] + piece.first, whole.outputs};
-            OrtStatus* const status =
+            Status status =
                 context.parallel(run_piece, static_cast<size_t>(Kernel::threads_parts(rows)), &pass);
             if (piece.stream) piece.stream->release(piece.part);
             if (status) return status;
         }
-        return nullptr;
+        return {};
     }
     static void run_piece(void* user, size_t part) {
         const PiecePass& pass = *static_cast<const PiecePass*>(user);

@@ -1,4 +1,4 @@
-// The ONNX Runtime operators with recurrent states (recurrent.hpp, edgedec/graph/ops.py). Their last inputs are
+// The operators with recurrent states (recurrent.hpp, edgedec/graph/ops.py). Their last inputs are
 //   visible int64 [n, words] (bit j of a row: it sees row j of its own sequence; the last one before itself is its parent),
 //   sequences int64 [s, 2] (rows of each sequence of the pass, in order, and its committed rows; what follows the last row of the
 //   pass is ignored), slots int64 [s] (the slot of each sequence), states float32 [tables + slots * slot]: the buffer of the
@@ -27,7 +27,7 @@ float softplus(float x) { return (x > 0.0f ? x : 0.0f) + std::log1p(std::exp(-st
 struct Limits {
     float least = 0.0f, most = 0.0f;
 
-    OrtStatus* read(const NodeInfo& info) {
+    Status read(const NodeInfo& info) {
         EDGEDEC_TRY(info.number("least", &least));
         return info.number("most", &most);
     }
@@ -37,13 +37,13 @@ struct Limits {
 class Convolution final : public Recurrent {
   public:
     static constexpr const char* kKind = "CausalConv";
-    explicit Convolution(const OrtApi& api) : Recurrent(api, kKind, 1, 2) {}
+    Convolution() : Recurrent(kKind, 1, 2) {}
 
   private:
     int64_t width(size_t input) const override { return state_.inner * (input == 1 ? state_.outer + 1 : 1); }
     int64_t out_width() const override { return state_.inner; }
 
-    OrtStatus* run(NodeContext& context, Work& work) const override {
+    Status run(NodeContext& context, Work& work) const override {
         const int64_t channels = state_.inner, before = state_.outer;
         const auto bytes = static_cast<size_t>(channels) * sizeof(float);
         work.values.assign(static_cast<size_t>(channels), 1.0f);
@@ -71,9 +71,9 @@ class Convolution final : public Recurrent {
 class Scan final : public Recurrent {
   public:
     static constexpr const char* kKind = "SelectiveScan";
-    explicit Scan(const OrtApi& api) : Recurrent(api, kKind, 4, 3) {}
+    Scan() : Recurrent(kKind, 4, 3) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(Recurrent::create(info));
         if (state_.kind() != Decay::head) return refuse("needs a decay of each head");
         return limits_.read(info);
@@ -86,10 +86,10 @@ class Scan final : public Recurrent {
     }
     int64_t out_width() const override { return state_.heads * state_.inner; }
 
-    OrtStatus* run(NodeContext& context, Work& work) const override {
+    Status run(NodeContext& context, Work& work) const override {
         const float *x = work.inputs[0], *b = work.inputs[1], *c = work.inputs[2], *skip = work.inputs[5];
         const int64_t inner = state_.inner, all = state_.heads * inner, lefts = state_.groups * state_.outer;
-        OrtStatus* status = each(context, work.tokens, all, [&](int64_t row) {
+        Status status = each(context, work.tokens, all, [&](int64_t row) {
             float* const kept = work.rows[static_cast<size_t>(row)].kept;
             std::memcpy(kept + state_.heads, b + row * lefts, static_cast<size_t>(lefts) * sizeof(float));
             for (int64_t head = 0; head < state_.heads; ++head) {
@@ -115,9 +115,9 @@ class Scan final : public Recurrent {
 class ChannelScan final : public Recurrent {
   public:
     static constexpr const char* kKind = "ChannelScan";
-    explicit ChannelScan(const OrtApi& api) : Recurrent(api, kKind, 4, 2) {}
+    ChannelScan() : Recurrent(kKind, 4, 2) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(Recurrent::create(info));
         if (state_.kind() != Decay::element) return refuse("needs a decay of each element");
         return limits_.read(info);
@@ -129,7 +129,7 @@ class ChannelScan final : public Recurrent {
     }
     int64_t out_width() const override { return state_.heads * state_.inner; }
 
-    OrtStatus* run(NodeContext& context, Work& work) const override {
+    Status run(NodeContext& context, Work& work) const override {
         const float *b = work.inputs[1], *c = work.inputs[2], *skip = work.inputs[4], *shift = work.inputs[5];
         const int64_t inner = state_.inner, all = state_.heads * inner, lefts = state_.groups * state_.outer;
         for (int64_t row = 0; row < work.tokens; ++row)
@@ -157,11 +157,11 @@ class ChannelScan final : public Recurrent {
 class DeltaRule final : public Recurrent {
   public:
     static constexpr const char* kKind = "GatedDeltaRule";
-    explicit DeltaRule(const OrtApi& api) : Recurrent(api, kKind, 5, 2) {}
+    DeltaRule() : Recurrent(kKind, 5, 2) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(Recurrent::create(info));
-        return state_.kind() == Decay::element ? refuse("needs a decay of each head or row") : nullptr;
+        return state_.kind() == Decay::element ? refuse("needs a decay of each head or row") : Status();
     }
 
   private:
@@ -172,12 +172,12 @@ class DeltaRule final : public Recurrent {
     }
     int64_t out_width() const override { return state_.heads * state_.inner; }
 
-    OrtStatus* run(NodeContext& context, Work& work) const override {
+    Status run(NodeContext& context, Work& work) const override {
         const int64_t outer = state_.outer, inner = state_.inner, lefts = state_.groups * outer, count = state_.factors();
         work.values.resize(static_cast<size_t>(work.tokens * lefts));
         float* const queries = work.values.data();
         const float root = std::sqrt(static_cast<float>(outer));
-        OrtStatus* status = each(context, work.tokens, 2 * lefts, [&](int64_t row) {
+        Status status = each(context, work.tokens, 2 * lefts, [&](int64_t row) {
             float* const kept = work.rows[static_cast<size_t>(row)].kept;
             for (int64_t at = 0; at < lefts; at += outer) {
                 unit(work.inputs[0] + row * lefts + at, outer, root, queries + row * lefts + at);

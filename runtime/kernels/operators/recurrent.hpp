@@ -1,4 +1,4 @@
-// The base of the ONNX Runtime operators with recurrent states (operators/recurrent.cpp): their inputs, rows and threads.
+// The base of the operators with recurrent states (operators/recurrent.cpp): their inputs, rows and threads.
 #pragma once
 
 #include <string>
@@ -26,10 +26,10 @@ struct Sequence {
 
 class Recurrent : public Operator {
   public:
-    Recurrent(const OrtApi& api, const char* kind, size_t values, size_t weights)
-        : Operator(api, kind), values_(values), weights_(weights) {}
+    Recurrent(const char* kind, size_t values, size_t weights)
+        : Operator(kind), values_(values), weights_(weights) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         const char* message = nullptr;
         path_ = chosen_path(&message);
@@ -44,13 +44,13 @@ class Recurrent : public Operator {
         if (const char* problem = state_.problem(slot_, rows_, tables_)) return refuse(problem);
         size_t given = 0, results = 0;
         EDGEDEC_TRY(info.counts(&given, &results));
-        return given == values_ + weights_ + 4 ? nullptr : refuse("needs " + std::to_string(values_ + weights_ + 4) + " inputs");
+        return given == values_ + weights_ + 4 ? Status() : refuse("needs " + std::to_string(values_ + weights_ + 4) + " inputs");
     }
 
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         static thread_local Work work;  // kept from pass to pass to avoid allocations
         EDGEDEC_TRY(read(context, work));
-        if (!work.tokens) return nullptr;
+        if (!work.tokens) return {};
         return run(context, work);
     }
 
@@ -65,23 +65,23 @@ class Recurrent : public Operator {
         std::vector<float> values;  // values of the operator
     };
 
-    virtual OrtStatus* run(NodeContext& context, Work& work) const = 0;
+    virtual Status run(NodeContext& context, Work& work) const = 0;
     virtual int64_t width(size_t input) const = 0;   // columns of a value, or floats of a weight
     virtual int64_t out_width() const = 0;
 
     // Calls body(index) for each index below `count`, on several threads if there is enough to do.
     template <class Body>
-    static OrtStatus* each(NodeContext& context, int64_t count, int64_t floats, const Body& body) {
+    static Status each(NodeContext& context, int64_t count, int64_t floats, const Body& body) {
         const auto call = [](void* user, size_t index) { (*static_cast<const Body*>(user))(static_cast<int64_t>(index)); };
         if (count * floats >= kSerialFloats) return context.parallel(call, static_cast<size_t>(count), const_cast<Body*>(&body));
         for (int64_t index = 0; index < count; ++index) body(index);
-        return nullptr;
+        return {};
     }
 
     // Computes the rows of each head of each sequence. `before` is the state before a row, from which body(row, head, before,
     // after) computes the state after it; the state of a parent that is not the row before is replayed.
     template <class Body>
-    OrtStatus* heads(NodeContext& context, const Work& work, const Body& body) const {
+    Status heads(NodeContext& context, const Work& work, const Body& body) const {
         const RecurrentState& state = state_;
         const int64_t count = static_cast<int64_t>(work.sequences.size()) * state.heads;
         const auto task = [&](int64_t index) {
@@ -119,9 +119,9 @@ class Recurrent : public Operator {
         advance(work, own, head, own.parent < 0 ? committed : memory, memory);
     }
 
-    OrtStatus* read(NodeContext& context, Work& work) const {
-        constexpr auto kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-        constexpr auto kInt64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+    Status read(NodeContext& context, Work& work) const {
+        constexpr auto kFloat = ElementType::float32;
+        constexpr auto kInt64 = ElementType::int64;
         Shape shape;
         void* data = nullptr;
         work.tokens = -1;
@@ -173,7 +173,7 @@ class Recurrent : public Operator {
             }
             first += count;
         }
-        return nullptr;
+        return {};
     }
 
     // Returns the last bit before `row`, -1 if there is none.

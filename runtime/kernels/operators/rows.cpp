@@ -1,4 +1,4 @@
-// The ONNX Runtime operators on rows of activations, all float32 [1, n, width]:
+// The operators on rows of activations, all float32 [1, n, width]:
 //   edgedec::RmsNorm (x, gain [part]): norm of each `part` columns of a row; attribute: eps (float)
 //   edgedec::GatedActivation (gate, up); attribute: activation (a number of Activation in rows.hpp)
 //   edgedec::Hadamard (x, signs [width]): the transform of each block of columns; attributes: block, inverse (0 or 1)
@@ -17,14 +17,14 @@ namespace {
 class Norm final : public RowOperator {
   public:
     static constexpr const char* kKind = "RmsNorm";
-    explicit Norm(const OrtApi& api) : RowOperator(api, kKind) {}
+    Norm() : RowOperator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(RowOperator::create(info));
         EDGEDEC_TRY(info.number("eps", &eps_));
-        return eps_ >= 0 && eps_ < 1e30f ? nullptr : refuse("eps must not be negative");
+        return eps_ >= 0 && eps_ < 1e30f ? Status() : refuse("eps must not be negative");
     }
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, gains;
         const float *x = nullptr, *gain = nullptr;
         float* out = nullptr;
@@ -46,17 +46,17 @@ class Norm final : public RowOperator {
 class Gate final : public RowOperator {
   public:
     static constexpr const char* kKind = "GatedActivation";
-    explicit Gate(const OrtApi& api) : RowOperator(api, kKind) {}
+    Gate() : RowOperator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(RowOperator::create(info));
         int64_t activation = 0;
         EDGEDEC_TRY(info.integer("activation", &activation));
         if (activation < 0 || activation >= kActivations) return refuse("activation must be 0 to 4");
         activation_ = static_cast<int32_t>(activation);
-        return nullptr;
+        return {};
     }
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, ups;
         const float *gate = nullptr, *up = nullptr;
         float* out = nullptr;
@@ -76,9 +76,9 @@ class Gate final : public RowOperator {
 class Transform final : public RowOperator {
   public:
     static constexpr const char* kKind = "Hadamard";
-    explicit Transform(const OrtApi& api) : RowOperator(api, kKind) {}
+    Transform() : RowOperator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(RowOperator::create(info));
         int64_t inverse = 0;
         EDGEDEC_TRY(info.integer("block", &block_));
@@ -86,9 +86,9 @@ class Transform final : public RowOperator {
         if (block_ < 2 || block_ > kMostBlock || (block_ & (block_ - 1)))
             return refuse("block must be a power of two from 2 to " + std::to_string(kMostBlock));
         inverse_ = inverse != 0;
-        return nullptr;
+        return {};
     }
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, vector;
         const float *x = nullptr, *signs = nullptr;
         float* out = nullptr;
@@ -112,9 +112,9 @@ class Transform final : public RowOperator {
 class Sum final : public RowOperator {
   public:
     static constexpr const char* kKind = "Add";
-    explicit Sum(const OrtApi& api) : RowOperator(api, kKind) {}
+    Sum() : RowOperator(kKind) {}
 
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, others;
         const float *a = nullptr, *b = nullptr;
         float* out = nullptr;
@@ -139,9 +139,9 @@ class Sum final : public RowOperator {
 class Selection final : public RowOperator {
   public:
     static constexpr const char* kKind = "SelectRows";
-    explicit Selection(const OrtApi& api) : RowOperator(api, kKind) {}
+    Selection() : RowOperator(kKind) {}
 
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, numbers;
         const float* x = nullptr;
         void* rows = nullptr;
@@ -149,7 +149,7 @@ class Selection final : public RowOperator {
         EDGEDEC_TRY(floats(context, 0, shape, &x));
         EDGEDEC_TRY(context.input(1, numbers, &rows));
         if (shape.dims.size() != 3 || shape.dims[0] != 1) return refuse("its activations must be [1, n, width]");
-        if (numbers.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 || numbers.dims.size() != 1)
+        if (numbers.type != ElementType::int64 || numbers.dims.size() != 1)
             return refuse("its rows must be int64 [r]");
         const int64_t count = shape.dims[1], width = shape.dims[2];
         const int64_t* const from = static_cast<const int64_t*>(rows);
@@ -159,16 +159,16 @@ class Selection final : public RowOperator {
         EDGEDEC_TRY(context.output(0, {1, numbers.count, width}, &out));
         for (int64_t i = 0; i < numbers.count; ++i)
             std::memcpy(out + i * width, x + from[i] * width, static_cast<size_t>(width) * sizeof(float));
-        return nullptr;
+        return {};
     }
 };
 
 class Product final : public RowOperator {
   public:
     static constexpr const char* kKind = "FloatMatMul";
-    explicit Product(const OrtApi& api) : RowOperator(api, kKind) {}
+    Product() : RowOperator(kKind) {}
 
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, matrix;
         const float *x = nullptr, *weight = nullptr;
         float* out = nullptr;
@@ -206,9 +206,9 @@ class Product final : public RowOperator {
 class Columns final : public RowOperator {
   public:
     static constexpr const char* kKind = "Columns";
-    explicit Columns(const OrtApi& api) : RowOperator(api, kKind) {}
+    Columns() : RowOperator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(RowOperator::create(info));
         std::vector<int64_t> numbers;
         EDGEDEC_TRY(info.list("pieces", numbers));
@@ -224,9 +224,9 @@ class Columns final : public RowOperator {
             pieces_.push_back(piece);
             width_ += piece.count;
         }
-        return nullptr;
+        return {};
     }
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         static thread_local std::vector<Source> sources;  // kept from pass to pass to avoid allocations
         sources.resize(inputs_);
         Shape shape;
@@ -253,7 +253,7 @@ class Columns final : public RowOperator {
                 }
                 out += piece.count;
             }
-        return nullptr;
+        return {};
     }
 
   private:

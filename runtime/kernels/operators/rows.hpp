@@ -1,4 +1,4 @@
-// The base of the ONNX Runtime operators on rows of activations (rows.cpp, differences.cpp, values.cpp).
+// The base of the operators on rows of activations (rows.cpp, differences.cpp, values.cpp).
 #pragma once
 
 #include <string>
@@ -14,19 +14,19 @@ constexpr int64_t kSerialElements = 16 << 10;  // number of elements below which
 
 class RowOperator : public Operator {
   public:
-    RowOperator(const OrtApi& api, const char* kind) : Operator(api, kind) {}
+    explicit RowOperator(const char* kind) : Operator(kind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         const char* message = nullptr;
         path_ = chosen_path(&message);
-        return path_ ? nullptr : refuse(message);
+        return path_ ? Status() : refuse(message);
     }
 
   protected:
     // Calls body(first, count) for pieces of `count` elements, whose sizes are multiples of `unit` except the last.
     template <class Body>
-    static OrtStatus* pieces(NodeContext& context, int64_t count, int64_t unit, const Body& body) {
+    static Status pieces(NodeContext& context, int64_t count, int64_t unit, const Body& body) {
         const int64_t size = unit >= kPiece ? unit : kPiece / unit * unit;
         struct Pieces {
             const Body* body;
@@ -40,14 +40,14 @@ class RowOperator : public Operator {
         const auto total = static_cast<size_t>((count + size - 1) / size);
         if (count >= kSerialElements) return context.parallel(run, total, &all);
         for (size_t index = 0; index < total; ++index) run(&all, index);
-        return nullptr;
+        return {};
     }
-    OrtStatus* floats(NodeContext& context, size_t index, Shape& shape, const float** data) const {
+    Status floats(NodeContext& context, size_t index, Shape& shape, const float** data) const {
         void* address = nullptr;
         EDGEDEC_TRY(context.input(index, shape, &address));
-        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT || shape.dims.empty()) return refuse("input " + std::to_string(index) + " must be float32");
+        if (shape.type != ElementType::float32 || shape.dims.empty()) return refuse("input " + std::to_string(index) + " must be float32");
         *data = static_cast<const float*>(address);
-        return nullptr;
+        return {};
     }
 
     const Path* path_ = nullptr;

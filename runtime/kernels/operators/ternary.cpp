@@ -1,4 +1,4 @@
-// The ONNX Runtime operator edgedec::TernaryMatMul, the products of one activation and several ternary matrices (q, k and v;
+// The operator edgedec::TernaryMatMul, the products of one activation and several ternary matrices (q, k and v;
 // gate and up).
 //
 // Inputs: x float32 [..., columns], then for each matrix its bytes in the layout of ternary.hpp (uint8), its scale if it has no
@@ -17,9 +17,8 @@ namespace {
 class Kernel final : public Products<Kernel, Ternary> {
   public:
     static constexpr const char* kKind = "TernaryMatMul";
-    explicit Kernel(const OrtApi& api) : Products(api) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         const char* message = nullptr;
         path_ = chosen_path(&message);
@@ -44,14 +43,14 @@ class Kernel final : public Products<Kernel, Ternary> {
                       nullptr,    nullptr, nullptr, halves[i] != 0};
             if (w.problem()) return refuse(w.problem());
             const void* data = nullptr;
-            EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, w.bytes(), &data));
+            EDGEDEC_TRY(constant(info, next++, given, ElementType::uint8, w.bytes(), &data));
             w.codes = static_cast<const uint8_t*>(data);
             if (!w.group_size) {
-                EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 1, &data));
+                EDGEDEC_TRY(constant(info, next++, given, ElementType::float32, 1, &data));
                 w.scale = static_cast<const float*>(data);
             }
             if (biases[i]) {
-                EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
+                EDGEDEC_TRY(constant(info, next++, given, ElementType::float32, outputs[i], &data));
                 w.bias = static_cast<const float*>(data);
             }
             parts_ += static_cast<size_t>(w.tiles());
@@ -60,7 +59,7 @@ class Kernel final : public Products<Kernel, Ternary> {
         }
         if (next != given) return refuse("has more inputs than its attributes say");
         find_streams();
-        return nullptr;
+        return {};
     }
 
     void arrange(Staging& staging) const { staging.arrange(*path_); }

@@ -1,4 +1,4 @@
-// The ONNX Runtime operators that compute each value of rows of activations from few others, all float32 [1, n, width]:
+// The operators that compute each value of rows of activations from few others, all float32 [1, n, width]:
 //   edgedec::Multiply (a, b), where b may also be [width], a factor of each column, or [1], a factor of all values
 //   edgedec::SoftCap (x, x): cap * tanh(x / cap); attribute: cap (float)
 //   edgedec::Rotary (x, positions int64 [1, n], cos and sin float32 [positions, pairs]): the first 2 * pairs columns of each of the
@@ -14,9 +14,9 @@ namespace {
 class Multiplication final : public RowOperator {
   public:
     static constexpr const char* kKind = "Multiply";
-    explicit Multiplication(const OrtApi& api) : RowOperator(api, kKind) {}
+    Multiplication() : RowOperator(kKind) {}
 
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, others;
         const float *a = nullptr, *b = nullptr;
         float* out = nullptr;
@@ -45,14 +45,14 @@ class Multiplication final : public RowOperator {
 class SoftCap final : public RowOperator {
   public:
     static constexpr const char* kKind = "SoftCap";
-    explicit SoftCap(const OrtApi& api) : RowOperator(api, kKind) {}
+    SoftCap() : RowOperator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(RowOperator::create(info));
         EDGEDEC_TRY(info.number("cap", &cap_));
-        return cap_ > 0 && cap_ < 1e30f ? nullptr : refuse("cap must be positive");
+        return cap_ > 0 && cap_ < 1e30f ? Status() : refuse("cap must be positive");
     }
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape;
         const float* x = nullptr;
         float* out = nullptr;
@@ -78,18 +78,18 @@ class SoftCap final : public RowOperator {
 class Rotation final : public RowOperator {
   public:
     static constexpr const char* kKind = "Rotary";
-    explicit Rotation(const OrtApi& api) : RowOperator(api, kKind) {}
+    Rotation() : RowOperator(kKind) {}
 
-    OrtStatus* create(const NodeInfo& info) override {
+    Status create(const NodeInfo& info) override {
         EDGEDEC_TRY(RowOperator::create(info));
         int64_t interleaved = 0;
         EDGEDEC_TRY(info.integer("heads", &heads_));
         EDGEDEC_TRY(info.integer("interleaved", &interleaved));
         if (heads_ < 1 || heads_ > kMostWidth) return refuse("heads must be 1 to " + std::to_string(kMostWidth));
         interleaved_ = interleaved != 0;
-        return nullptr;
+        return {};
     }
-    OrtStatus* compute(NodeContext& context) const override {
+    Status compute(NodeContext& context) const override {
         Shape shape, places, table, other;
         const float *x = nullptr, *cos = nullptr, *sin = nullptr;
         void* positions = nullptr;
@@ -98,7 +98,7 @@ class Rotation final : public RowOperator {
         EDGEDEC_TRY(context.input(1, places, &positions));
         EDGEDEC_TRY(floats(context, 2, table, &cos));
         EDGEDEC_TRY(floats(context, 3, other, &sin));
-        if (shape.dims.size() != 3 || shape.dims[0] != 1 || places.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 ||
+        if (shape.dims.size() != 3 || shape.dims[0] != 1 || places.type != ElementType::int64 ||
             places.count != shape.dims[1])
             return refuse("its rows must be [1, n, width] with n positions, int64");
         const int64_t width = shape.dims[2], size = width / heads_;

@@ -3,7 +3,6 @@
 #include "sessions/session.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -15,35 +14,24 @@ namespace {
 thread_local std::string last_error;
 thread_local const Opening* opening = nullptr;
 
-// Returns 0 if there is no status, or else -1 after its message was kept and it was released.
-int32_t checked(const OrtApi& api, OrtStatus* status) {
+// Calls a function and returns 0, or -1 after its failure's message was kept.
+template <class Function>
+int32_t called(const Function& function) {
+    const Status status = guarded(function);
     if (!status) return 0;
-    last_error = api.GetErrorMessage(status);
-    api.ReleaseStatus(status);
+    last_error = status.failure().message;
     return -1;
 }
 
-// Calls a function that returns an OrtStatus* of the session.
-template <class Function>
-int32_t called(const Session& session, const Function& function) {
-    try {
-        return checked(session.api(), function());
-    } catch (const std::exception& error) {
-        last_error = error.what();
-        return -1;
-    }
-}
-
 template <class Open>
-Session* opened(const OrtApi& api, const Open& open) {
-    try {
-        OrtStatus* status = nullptr;
-        std::unique_ptr<Session> session = open(&status);
-        return checked(api, status) ? nullptr : session.release();
-    } catch (const std::exception& error) {
-        last_error = error.what();
-        return nullptr;
-    }
+Session* opened(const Open& open) {
+    std::unique_ptr<Session> session;
+    const int32_t failed = called([&] {
+        Status status;
+        session = open(status);
+        return status;
+    });
+    return failed ? nullptr : session.release();
 }
 
 }  // namespace
@@ -81,10 +69,9 @@ const SessionTensor* Opening::find(std::string_view name) const {
 bool received_array(std::string_view name, Value& value) {
     const SessionTensor* const it = opening ? opening->find(name) : nullptr;
     if (!it) return false;
-    value.shape.type = static_cast<ONNXTensorElementDataType>(it->type);
+    value.shape.type = static_cast<ElementType>(it->type);
     value.shape.dims.assign(it->dims, it->dims + it->rank);
-    value.shape.count = 1;
-    for (int64_t size : value.shape.dims) value.shape.count *= size;
+    value.shape.counted();
     value.data = it->data;
     return true;
 }
@@ -101,11 +88,7 @@ EDGEDEC_API const char* edgedec_session_error() { return edgedec::last_error.c_s
 // Opens a session of an ONNX model. The operators must have been registered once (RegisterCustomOps). The memory of the
 // initializers must outlive the session.
 EDGEDEC_API void* edgedec_session_open(const void* model, int64_t bytes, const edgedec::SessionOptions* options) {
-    if (!edgedec::ort) {
-        edgedec::last_error = "the operators were not registered";
-        return nullptr;
-    }
-    return edgedec::opened(*edgedec::ort, [&](OrtStatus** status) {
+    return edgedec::opened([&](edgedec::Status& status) {
         return edgedec::open_with_onnxruntime(model, bytes, *options, status);
     });
 }
@@ -113,8 +96,7 @@ EDGEDEC_API void* edgedec_session_open(const void* model, int64_t bytes, const e
 // Opens a session of a fused node without ONNX Runtime. The memory of the initializers must outlive the session.
 EDGEDEC_API void* edgedec_session_open_directly(const void* record, int64_t bytes, const edgedec::SessionOptions* options) {
     const std::string_view node(static_cast<const char*>(record), static_cast<size_t>(bytes));
-    return edgedec::opened(edgedec::plain_api(),
-                           [&](OrtStatus** status) { return edgedec::open_directly(node, *options, status); });
+    return edgedec::opened([&](edgedec::Status& status) { return edgedec::open_directly(node, *options, status); });
 }
 
 EDGEDEC_API void edgedec_session_close(void* session) { delete static_cast<edgedec::Session*>(session); }
@@ -123,21 +105,21 @@ EDGEDEC_API void edgedec_session_close(void* session) { delete static_cast<edged
 EDGEDEC_API int32_t edgedec_session_bind(void* session, const edgedec::SessionTensor* inputs, int64_t input_count,
                                          const edgedec::SessionTensor* outputs, int64_t output_count) {
     edgedec::Session& it = *static_cast<edgedec::Session*>(session);
-    return edgedec::called(it, [&]() -> OrtStatus* {
+    return edgedec::called([&] {
         it.bind(inputs, input_count, outputs, output_count);
-        return nullptr;
+        return edgedec::Status();
     });
 }
 
 // Runs a pass over a number of rows.
 EDGEDEC_API int32_t edgedec_session_run(void* session, int64_t rows, int64_t results) {
     edgedec::Session& it = *static_cast<edgedec::Session*>(session);
-    return edgedec::called(it, [&] { return it.run(rows, results); });
+    return edgedec::called([&] { return it.run(rows, results); });
 }
 
 // Ends the profile and returns the name of its file; null after an error.
 EDGEDEC_API const char* edgedec_session_end_profile(void* session) {
     thread_local std::string path;
     edgedec::Session& it = *static_cast<edgedec::Session*>(session);
-    return edgedec::called(it, [&] { return it.end_profile(path); }) ? nullptr : path.c_str();
+    return edgedec::called([&] { return it.end_profile(path); }) ? nullptr : path.c_str();
 }

@@ -1,4 +1,4 @@
-// Sessions: models that run on memory that the caller has bound. ort_session.cpp has those that ONNX Runtime runs, and
+// Sessions: models that run on memory that the caller has bound. onnxruntime.cpp has those that ONNX Runtime runs, and
 // direct_session.cpp those that are one fused node, which needs no other program.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace edgedec {
 struct SessionTensor {
     const char* name;
     void* data;
-    int64_t bytes, type, rank;  // `type` is one of ONNXTensorElementDataType
+    int64_t bytes, type, rank;  // `type` is one of ElementType
     int64_t dims[4];
 };
 
@@ -41,21 +41,18 @@ inline int64_t size_of_dim(int64_t size, int64_t rows, int64_t results) {
 
 class Session {
   public:
-    explicit Session(const OrtApi& api) : api_(api) {}
     virtual ~Session() = default;
 
     // Sets the memory of the inputs and outputs. Inputs that the model does not have are left out.
     void bind(const SessionTensor* inputs, int64_t input_count, const SessionTensor* outputs, int64_t output_count);
-    virtual OrtStatus* run(int64_t rows, int64_t results) = 0;
+    virtual Status run(int64_t rows, int64_t results) = 0;
     // Sets `path` to the profiler's file, which is complete then.
-    virtual OrtStatus* end_profile(std::string& path) = 0;
-    const OrtApi& api() const { return api_; }
+    virtual Status end_profile(std::string& path) = 0;
 
   protected:
     // Forgets what was derived from the memory that was bound before.
     virtual void unbind() {}
 
-    const OrtApi& api_;
     std::vector<std::string> input_names_;
     std::vector<SessionTensor> inputs_, outputs_;
 
@@ -77,11 +74,8 @@ class Opening {
 };
 
 // Return the session, which cannot be used if `status` is set.
-std::unique_ptr<Session> open_with_onnxruntime(const void* model, int64_t bytes, const SessionOptions& options, OrtStatus** status);
+std::unique_ptr<Session> open_with_onnxruntime(const void* model, int64_t bytes, const SessionOptions& options, Status& status);
 // `record` is that of a fused node with the names of its inputs and outputs, as edgedec/onnx/fusion.py writes it.
-std::unique_ptr<Session> open_directly(std::string_view record, const SessionOptions& options, OrtStatus** status);
-
-// The part of ONNX Runtime's interface with which operators report errors, without ONNX Runtime.
-const OrtApi& plain_api();
+std::unique_ptr<Session> open_directly(std::string_view record, const SessionOptions& options, Status& status);
 
 }  // namespace edgedec

@@ -32,7 +32,7 @@ _TYPES = {
     "int32": 6,
     "int64": 7,
     "float16": 10,
-}  # values of ONNXTensorElementDataType
+}  # numbers of ElementType of shape.hpp
 _DIMS = 4  # dimensions of a tensor at most
 _FUNCTIONS: Functions = {
     "edgedec_session_argument_size": (c_int64, (c_int64,)),
