@@ -198,36 +198,51 @@ class RunOptions(PlanOptions):
         *,
         most: int,
         beside: Mapping[str, int] | None = None,
+        embeddings: bool = False,
     ) -> int:
         """Return the number of texts to write at a time: ``requested``, or for 0 the largest that costs nothing.
 
-        It is at most ``most``, and each text has the context and the speculation that it would have alone. ``beside`` is as
-        in ``open_session``.
+        It is at most ``most``, and each text has the context and the speculation that it would have alone. ``beside`` and
+        ``embeddings`` are as in ``open_session``.
         """
         from edgedec.runtime.planning.plan_search import most_sequences
         from edgedec.runtime.targets import is_accelerator
 
         if requested or is_accelerator(self.device):
             return requested or 1
-        settings = self.settings(spec=spec, budget_bytes=budget.budget_bytes, beside=beside)
+        settings = self.settings(spec=spec, budget_bytes=self._charged(budget), beside=beside, embeddings=embeddings)
         return most_sequences(self._plan(), settings, most)
 
     def with_room(
-        self, room: Mapping[str, int], requested: int, spec: SpecConfig, budget: Budget, *, beside: Mapping[str, int]
+        self,
+        room: Mapping[str, int],
+        requested: int,
+        spec: SpecConfig,
+        budget: Budget,
+        *,
+        beside: Mapping[str, int],
+        embeddings: bool = False,
     ) -> Mapping[str, int]:
         """Return ``beside`` and ``room``, or ``beside`` alone if ``room`` would cost the run context, bits or speculation.
 
-        ``requested`` is as in ``parallel``, ``beside`` as in ``open_session``.
+        ``requested`` is as in ``parallel``, ``beside`` and ``embeddings`` as in ``open_session``.
         """
         from edgedec.runtime.planning.plan_search import same_settings
 
-        if budget.budget_bytes is None:
+        budget_bytes = self._charged(budget)
+        if budget_bytes is None:
             return beside
         settings = self.settings(
-            spec=spec, budget_bytes=budget.budget_bytes, sequences=max(1, requested), beside=beside
+            spec=spec, budget_bytes=budget_bytes, sequences=max(1, requested), beside=beside, embeddings=embeddings
         )
         with_room, plan = {**beside, **room}, self._plan()
         return with_room if same_settings(plan(settings), plan(replace(settings, beside=with_room))) else beside
+
+    def _charged(self, budget: Budget) -> int | None:
+        """Return the limit that the plans of several texts keep to. A control group's limits this process, and no GPU."""
+        from edgedec.runtime.targets import GPU_DEVICES
+
+        return None if self.device in GPU_DEVICES and not budget.has_flag else budget.budget_bytes
 
     def _plan(self) -> PlanFunction:
         """Return the function that plans a run of the model.

@@ -258,7 +258,6 @@ def serve(
         # These take half a second, which a port in use does not cost.
         from edgedec.bundle.bundle import Bundle
         from edgedec.memory.heap import keep_objects
-        from edgedec.runtime.pooling import pooling_items
         from edgedec.runtime.server.app import create_app
         from edgedec.runtime.server.listener import run_server
         from edgedec.runtime.server.memory import GRAMMAR_ROOM, ServerMemory, server_items
@@ -268,10 +267,10 @@ def serve(
             bundle = Bundle.open(resolve_model(run.model))
             memory.budget = run.find_budget()
             items = server_items(bundle.tokens.size, requests=settings.requests, connections=settings.connections)
-            if embeddings:
-                items |= pooling_items(bundle)
-            beside = run.with_room(GRAMMAR_ROOM, parallel, spec, memory.budget, beside=items)
-            sequences = run.parallel(parallel, spec, memory.budget, most=_PARALLEL, beside=beside)
+            beside = run.with_room(GRAMMAR_ROOM, parallel, spec, memory.budget, beside=items, embeddings=embeddings)
+            sequences = run.parallel(
+                parallel, spec, memory.budget, most=_PARALLEL, beside=beside, embeddings=embeddings
+            )
             session = run.open_session(spec, memory.budget, sequences=sequences, beside=beside, embeddings=embeddings)
             if disk is not None:
                 session.memory.keep_on_disk(disk)

@@ -243,6 +243,8 @@ class MemoryLedger:
 
         Those that last stay where they are.
         """
+        if other is self:
+            return
         with other._lock, self._lock:
             for reservation in [one for one in other._open if not one.lasting]:
                 nbytes = reservation.nbytes

@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = ["LIBRARY", "LOOP_LIBRARY", "KernelBuildError", "build", "build_loop",
 FOLDER = Path(__file__).resolve().parent
 OBJECTS = FOLDER.parents[1] / "build" / "objects"
 _MOST_OBJECTS = 512  # kept files; those that were used longest ago go
+_ABANDONED_S = 3600.0  # seconds after which a half-written file belongs to nobody
 _SUFFIX = "dylib" if sys.platform == "darwin" else "so"
 LIBRARY, LOOP_LIBRARY = f"libedgedec_kernels.{_SUFFIX}", f"libedgedec_loop.{_SUFFIX}"
 
@@ -248,13 +250,11 @@ class _Objects:
 
     def keep(self, source: Path, options: Sequence[str], file: Path, includes: Path) -> None:
         """Keep the object ``file`` of a source; ``includes`` is the compiler's list of what it includes, a make rule."""
-        names = includes.read_text("utf-8").partition(": ")[2].replace("\\\n", " ").replace("\\ ", "\0").split()
-        content, kept = file.read_bytes(), self._path(source, options)
-        record = {
-            "object": _digest(content),
-            "includes": {path: self._digest(Path(path)) for name in names if (path := name.replace("\0", " "))},
-        }
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # a rule that cannot be read keeps nothing
+            rule = includes.read_text("utf-8").partition(": ")[2].replace("\\\n", " ").replace("\\ ", "\0")
+            names = [name.replace("\0", " ").replace("\\#", "#").replace("$$", "$") for name in rule.split()]
+            content, kept = file.read_bytes(), self._path(source, options)
+            record = {"object": _digest(content), "includes": {name: self._digest(Path(name)) for name in names}}
             self._folder.mkdir(parents=True, exist_ok=True)
             _replace(kept, content)
             _replace(kept.with_suffix(".json"), json.dumps(record).encode())
@@ -262,6 +262,9 @@ class _Objects:
     def forget_old(self) -> None:
         """Delete all objects but the ``_MOST_OBJECTS`` that were used last."""
         with suppress(OSError):
+            for path in self._folder.glob(".*"):  # files of a compilation that was killed, or of one that ends now
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    path.unlink(missing_ok=True)
             kept = sorted(self._folder.glob("*.o"), key=lambda path: path.stat().st_mtime, reverse=True)
             for path in kept[_MOST_OBJECTS:]:
                 path.with_suffix(".json").unlink(missing_ok=True)

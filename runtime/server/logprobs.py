@@ -82,6 +82,8 @@ class TokenParts:
                 self._phase = "calls"
                 self._give_to_call(len(begin) + len(after) - len(raw))
             self._text = self._text[1 - len(_CALL) :]
+        else:
+            self._text = b""  # no further tag is looked for
         return PARTS.index("call" if self._phase == "calls" else "text")
 
     def _give_to_call(self, nbytes: int) -> None:

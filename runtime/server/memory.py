@@ -263,7 +263,12 @@ class ServerMemory:
         Raises:
             AdmissionError: there is no room in the budget, or in the system at this moment.
         """
-        reservation = self.ledger.reserve(item, nbytes)
+        while True:
+            ledger = self.ledger
+            reservation = ledger.reserve(item, nbytes)
+            if ledger is self.ledger:
+                break
+            reservation.close()  # a model was loaded or unloaded meanwhile
         if self._has_room(nbytes):
             return reservation
         reservation.close()

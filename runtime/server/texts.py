@@ -84,7 +84,8 @@ class RunningTexts:
         self._fail_all(error)
         for turn, future in self._compiling:
             future.cancel()
-            turn.fail(_shown(error))
+            turn.submission.post(_shown(error))
+            future.add_done_callback(lambda _, turn=turn: turn.free())  # at once, unless its thread goes on
         self._compiling = []
         self._free_ended()
         self._post_new()
@@ -112,13 +113,13 @@ class RunningTexts:
         wait([future for _, future in self._compiling], 0 if self._running else _PATIENCE_S, FIRST_COMPLETED)
         now = time.monotonic()
         for turn, future in self._compiling:
-            if not turn.submission.cancelled:
+            if not (turn.submission.cancelled or turn.given_up):
                 if future.done():
                     if len(self._running) >= self._session.run.sequences:
                         continue  # until a text without a grammar, which began meanwhile, has ended
                 elif now <= turn.compiled_until:
                     continue
-                elif not turn.given_up:
+                else:
                     turn.given_up = True
                     turn.submission.post(late_grammar(GRAMMAR_S))
             given_up = turn.given_up or turn.submission.cancelled

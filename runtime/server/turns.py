@@ -60,9 +60,12 @@ class FairThreads(Executor):
         if not future.cancelled():
             return
         with self._lock:
-            kept = deque(work for work in self._waiting.pop(client, ()) if work[0] is not future)
-            if kept:
-                self._waiting[client] = kept
+            queue = self._waiting.get(client, deque())  # the client keeps its turn
+            kept = [work for work in queue if work[0] is not future]
+            queue.clear()
+            queue.extend(kept)
+            if not queue:
+                self._waiting.pop(client, None)
 
     def waiting(self, client: str) -> int:
         """Return the number of a client's functions that wait for a turn."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
 import pytest
 
@@ -15,6 +15,7 @@ from edgedec.cli.options import option
 from edgedec.cli.plan import plan
 from edgedec.cli.run_options import PlanOptions, RunOptions, TextOptions, command_line
 from edgedec.errors import UsageError
+from edgedec.memory.budget import Budget, MemoryLimit
 from tests.edgedec.cli.conftest import Edgedec
 
 COMMANDS = {"plan": plan, "generate": generate, "chat": chat}
@@ -77,3 +78,12 @@ def test_a_value_out_of_range_names_its_option(field: str, value: float, flag: s
 def test_a_message_names_the_option_as_it_is_spelled(edgedec: Edgedec, bundle: Path, value: str, message: str) -> None:
     outcome = edgedec("generate", bundle, "-p", "how?", "-l", value)
     assert (outcome.code, outcome.stdout, outcome.stderr) == (2, "", f"{message}\n")
+
+
+@pytest.mark.parametrize(
+    ("device", "source", "bound"), [("cpu", "cgroup", True), ("webgpu", "cgroup", False), ("webgpu", "flag", True)]
+)
+def test_a_control_group_limits_no_gpu(device: str, source: Literal["flag", "cgroup"], bound: bool) -> None:
+    """Nobody asked for a budget there, so that several texts must not be refused for one."""
+    limit = MemoryLimit(source=source, name="a limit", limit_bytes=1 << 30)
+    assert RunOptions(model="demo", device=device)._charged(Budget(limits=(limit,))) == (1 << 30 if bound else None)

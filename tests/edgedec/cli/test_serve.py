@@ -204,8 +204,6 @@ def test_texts_at_a_time(
         asked.append(sequences)
         room = GRAMMAR_ROOM if "64MiB" in words else {}  # there is no budget, or no room in it
         assert embeddings is (words == "--embeddings")
-        if embeddings:
-            room = {"embedding_rows": 2 * 4 * 64 * 384}
         assert beside == {**server_items(2048, requests=256, connections=320), **room}
 
     monkeypatch.setattr(RunOptions, "open_session", open_session)

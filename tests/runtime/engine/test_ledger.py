@@ -421,6 +421,8 @@ def test_a_ledger_adopts_what_does_not_last() -> None:
     ledger.adopt(former)
     assert (former.items(), former.charged_bytes) == ({"weights": 500, "bodies": 0}, 500)
     assert (ledger.items(), ledger.charged_bytes) == ({"weights": 300, "bodies": 500}, 800)
+    ledger.adopt(ledger)
+    assert ledger.charged_bytes == 800
     with pytest.raises(AdmissionError):
         ledger.reserve("bodies", 1)  # it holds more than its budget
     for one in (large, small, large):

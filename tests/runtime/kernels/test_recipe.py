@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.skipif(COMPILER is None, reason="there is no C++ compi
 
 
 class Project:
-    """Two sources, one of which includes a header, in a folder with a space, and a compiler that notes its calls."""
+    """Two sources, one of which includes a header, in a folder with odd signs, and a compiler that notes its calls."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.kept, self.log = folder / "the sources", folder / "kept", folder / "log"
+        self.folder, self.kept, self.log = folder / "the #1 $ource", folder / "kept", folder / "log"
         self.folder.mkdir()
         self.write("one.hpp", "constexpr int kOne = 1;\n")
         seen = 'extern "C" __attribute__((visibility("default")))'

@@ -60,6 +60,12 @@ def test_the_shape_is_openais(embedding: Served, session: Session) -> None:
     assert equal(vectors(answer), [session.embed(text) for text in TEXTS])
 
 
+def test_the_rows_of_embeddings_are_planned(session: Session) -> None:
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128, sequences=2) as plain:
+        assert "embedding_rows" not in plain.run.plan.phases["run"]
+    assert session.run.plan.phases["run"]["embedding_rows"] == 2 * 4 * 64 * 384
+
+
 @pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
 def test_the_shape_is_llama_cpps(embedding: Served, session: Session, path: str) -> None:
     answer = embedding.post(path, content=TEXTS[0]).json()

@@ -479,6 +479,27 @@ def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_r
     run(test())
 
 
+def test_a_failure_of_all_texts_frees_no_memory_of_a_compilation_that_goes_on() -> None:
+    async def test() -> None:
+        session = scripted(100, sequences=2)
+        session.compiling.clear()
+        grammar = Grammar.json_schema({"type": "boolean"})
+        async with running(lambda: session.real) as service, service.text():
+            texts: Any = service._texts
+            compiled = service.submit([request(grammar=grammar)])
+            await until(lambda: service.running == 1)
+            step, texts.step = texts.step, lambda: 1 / 0
+            with pytest.raises(ZeroDivisionError):
+                await read(compiled)
+            texts.step = step
+            whole = request_bytes(prompt=2, answer=3, program=len(grammar.program), lexer=grammar.lexer_bytes)
+            assert service.memory.ledger.items()["requests"] == whole
+            session.compiling.set()
+            await until(lambda: service.memory.ledger.items()["requests"] == 0)
+
+    run(test())
+
+
 @pytest.mark.parametrize("tool", [False, True])
 def test_each_optional_property_of_a_grammar_is_charged(tool: bool) -> None:
     """Its compilation takes 9 to 11 kB for each, however short the names are."""
@@ -524,7 +545,7 @@ def test_the_end_of_the_service_does_not_wait_for_a_grammar() -> None:
             with pytest.raises(ApiError, match="the server is ending"):
                 await submission.next(PATIENCE_S)
         session.compiling.set()
-        assert service.memory.ledger.charged_bytes == 0
+        await until(lambda: service.memory.ledger.charged_bytes == 0)
 
     run(test())
 

@@ -116,6 +116,17 @@ def test_what_is_cancelled_leaves_the_queue(gated: Gated) -> None:
     assert gated.began == ["a"]
 
 
+def test_a_client_keeps_its_turn_when_one_of_its_works_is_cancelled(gated: Gated) -> None:
+    threads = FairThreads(1, "test")
+    _, cancelled, *others = (threads.submit_for(name[0], gated.work, name) for name in ("a0", "a1", "a2", "b0"))
+    until(lambda: gated.began)
+    cancelled.cancel()
+    gated.may_go.set()
+    assert [future.result(PATIENCE_S) for future in others] == ["a2", "b0"]
+    threads.shutdown()
+    assert gated.began == ["a0", "a2", "b0"]
+
+
 def test_work_for_which_no_thread_can_be_started_does_not_begin_later(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, began = FairThreads(1, "test"), list[str]()
     with monkeypatch.context() as patched:
