@@ -55,11 +55,16 @@ def calibrate_kv(
         option(
             "--window",
             metavar="N",
-            help="duo: last positions that streaming heads see; default: a 64th of the context.",
+            help="duo: last positions that streaming heads see; default: a 64th of the context, at least 32.",
         ),
     ] = None,
     share: Annotated[
-        float, option("--share", metavar="X", help="duo: share of the heads that see the whole context, 0 to 1.")
+        float,
+        option(
+            "--share",
+            metavar="X",
+            help="duo: share of the heads that see the whole context, rounded up to whole heads.",
+        ),
     ] = 0.5,
     threshold: Annotated[
         float | None,
@@ -77,7 +82,7 @@ def calibrate_kv(
         option(
             "--keys",
             metavar="N",
-            help="not duo: keys that a query attends to; default: a 16th of the context.",
+            help="not duo: keys that a query attends to; default: a 16th of the context, at least 32.",
         ),
     ] = None,
     key_share: Annotated[
@@ -93,7 +98,7 @@ def calibrate_kv(
         option(
             "--recent",
             metavar="N",
-            help="not duo: last keys that are always among them; default: an eighth.",
+            help="not duo: last keys that are always among them; default: an eighth of the keys.",
         ),
     ] = None,
     channels: Annotated[
@@ -114,7 +119,9 @@ def calibrate_kv(
     rank: Annotated[
         int | None,
         option(
-            "--rank", metavar="N", help="shadowkv: numbers of a stored key; default: a third of the head's dimensions."
+            "--rank",
+            metavar="N",
+            help="shadowkv: numbers of a stored key, even; default: a third of the head's dimensions.",
         ),
     ] = None,
     texts: Annotated[int, option("--texts", metavar="N", help="not duo: number of texts to measure on.")] = 8,

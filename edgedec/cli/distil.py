@@ -32,7 +32,7 @@ def distil(
         option(
             "--text",
             metavar="FILE",
-            help="Training text or JSONL; can be repeated. Default: the teacher writes the text.",
+            help="UTF-8 text, or JSONL with the key text; can be repeated. Default: the teacher writes the text.",
         ),
     ] = None,
     method: Annotated[
@@ -52,24 +52,42 @@ def distil(
         int, option("--layers", metavar="N", help="Layers of the student; 0: as many as the teacher.")
     ] = 0,
     hidden_size: Annotated[
-        int, option("--hidden-size", metavar="N", help="Hidden size of the student, with --init random.")
+        int,
+        option("--hidden-size", metavar="N", help="Hidden size of the student, with --init random; 0: as the teacher."),
     ] = 0,
     intermediate_size: Annotated[
-        int, option("--intermediate-size", metavar="N", help="Intermediate size of the student, with --init random.")
+        int,
+        option(
+            "--intermediate-size",
+            metavar="N",
+            help="Intermediate size of the student, with --init random; 0: as the teacher.",
+        ),
     ] = 0,
-    heads: Annotated[int, option("--heads", metavar="N", help="Heads of the student, with --init random.")] = 0,
+    heads: Annotated[
+        int, option("--heads", metavar="N", help="Heads of the student, with --init random; 0: as the teacher.")
+    ] = 0,
     steps: Annotated[int, option("--steps", metavar="N", help="Number of optimizer steps.")] = 1000,
-    batch_tokens: Annotated[int, option("--batch-tokens", metavar="N", help="Tokens of a step.")] = 4096,
-    length: Annotated[int, option("--length", metavar="N", help="Tokens of a row.")] = 256,
+    batch_tokens: Annotated[
+        int, option("--batch-tokens", metavar="N", help="Tokens of a step, on all devices together, in whole rows.")
+    ] = 4096,
+    length: Annotated[
+        int, option("--length", metavar="N", help="Tokens of a row, at most the teacher's context.")
+    ] = 256,
     accumulate: Annotated[
-        int, option("--accumulate", metavar="N", help="Parts of a step; more parts need less memory.")
+        int,
+        option(
+            "--accumulate",
+            metavar="N",
+            help="Parts in which a device computes its share of a step; more parts need less memory.",
+        ),
     ] = 1,
     learning_rate: Annotated[float, option("--learning-rate", metavar="N", help="Peak learning rate.")] = 1e-3,
     weight_decay: Annotated[
         float, option("--weight-decay", metavar="N", help="Weight decay in the first half of the steps; 0 afterwards.")
     ] = 0.1,
     warmup_steps: Annotated[
-        int, option("--warmup-steps", metavar="N", help="Steps until the peak learning rate.")
+        int,
+        option("--warmup-steps", metavar="N", help="Steps until the peak learning rate, at most a fifth of all steps."),
     ] = 50,
     text_weight: Annotated[float, option("--text-weight", metavar="N", help="Weight of the loss on the text.")] = 0.2,
     logits_weight: Annotated[
@@ -95,15 +113,30 @@ def distil(
     tokenizer: Annotated[
         Path | None, option("--tokenizer", metavar="FILE", help="Tokenizer file, if it is not beside the weights.")
     ] = None,
-    device: Annotated[str, option("--device", metavar="NAME", help="Device: auto, cpu or cuda.")] = "auto",
+    device: Annotated[
+        str, option("--device", metavar="NAME", help="Device: auto (CUDA if there is one), cpu or cuda.")
+    ] = "auto",
     precision: Annotated[
-        str, option("--precision", metavar="NAME", help="Precision: auto, float32 or bfloat16.")
+        str,
+        option(
+            "--precision", metavar="NAME", help="Precision of products: auto (the faster one), float32 or bfloat16."
+        ),
     ] = "auto",
     compile: Annotated[
         bool, option("--compile", help="Use torch.compile, which starts slowly and is faster then.")
     ] = False,
-    every: Annotated[int, option("--every", metavar="N", min=1, help="Steps between checkpoints.")] = 100,
-    restart: Annotated[bool, option("--restart", help="Discard an earlier run in this folder.")] = False,
+    every: Annotated[
+        int,
+        option(
+            "--every",
+            metavar="N",
+            min=1,
+            help="Steps between validations with a checkpoint; the result does not depend on it.",
+        ),
+    ] = 100,
+    restart: Annotated[
+        bool, option("--restart", help="Discard the checkpoint of an earlier run in the same place.")
+    ] = False,
     threads: Threads = 0,
     json: Json = False,
     verbose: Verbose = 0,

@@ -305,8 +305,8 @@ VerifierName = Annotated[
     speculation_option(
         "--verifier",
         metavar="NAME",
-        help="How guesses are accepted: match keeps the text of --seed; rejection, block, traversal and transport keep its "
-        "distribution; typical keeps neither; greedy is for --temp 0.",
+        help="Rule by which guesses are accepted: match keeps the text of --seed; rejection, block, traversal and transport "
+        "keep its distribution; typical keeps neither; greedy is for --temp 0.",
     ),
 ]
 DecoderName = Annotated[

@@ -137,7 +137,9 @@ def quantize(
         int,
         option("--planes", metavar="N", help="Number of ternary planes, 1 to 3; 0: the checkpoint is ternary already."),
     ] = 0,
-    group_size: Annotated[int, option("--group-size", metavar="N", help="Weights per scale in a plane.")] = 64,
+    group_size: Annotated[
+        int, option("--group-size", metavar="N", help="Weights per scale of a plane, with --planes: 32, 64 or 128.")
+    ] = 64,
     tied: Annotated[
         bool | None,
         option(
@@ -157,7 +159,10 @@ def quantize(
         ),
     ] = None,
     calibration_tokens: Annotated[
-        int, option("--calibration-tokens", metavar="N", min=1, help="Number of calibration tokens.")
+        int,
+        option(
+            "--calibration-tokens", metavar="N", min=1, help="Number of tokens of the calibration text that are used."
+        ),
     ] = 8192,
     eval_text: Annotated[
         Path | None,

@@ -69,12 +69,10 @@ def test_options_are_named_after_their_long_spelling() -> None:
                 assert f"--{option.name.replace('_', '-')}" in option.opts, f"{command.name}: {option.opts}"
 
 
-def test_every_option_is_documented(project_root: Path) -> None:
+def test_every_command_is_documented(project_root: Path) -> None:
     text = (project_root / "docs" / "command-line.md").read_text("utf-8")
     for command in COMMANDS.values():
         assert f"edgedec {command.name} " in text
-        for option in command.params:
-            assert option.param_type_name == "argument" or any(name in text for name in option.opts), option.opts
 
 
 @pytest.mark.parametrize("name", ["generate", "chat"])
