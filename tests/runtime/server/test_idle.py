@@ -28,14 +28,14 @@ from pathlib import Path
 from edgedec.runtime.session.session import Session
 from edgedec.cli.app import main
 
-load = Session.open
+load = Session.load
 
 def told(*args, **options):
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     print("before", int(line.split()[1]) << 10, flush=True)
     return load(*args, **options)
 
-Session.open = told
+Session.load = told
 sys.argv = ["edgedec", "serve", "-m", "demo", "-t", "1", "-c", "1024", "--kv-bits", "16", "--port", "0", *sys.argv[1:]]
 main()
 """
