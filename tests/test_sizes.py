@@ -30,7 +30,6 @@ LEFT: Mapping[str, int] = {
     "quantize/demo_pair/world.py": 603,
     "runtime/gpu/lowering.py": 515,
     "runtime/grammar/schema.py": 487,
-    "runtime/server/service.py": 519,
 }
 
 

@@ -184,7 +184,7 @@ class Answering:
         limit, stream = body.limit, bool(body.stream)
         n_predict = self._settings.n_predict if limit is None else limit
         async with self._service.text() as text:
-            sampling = await self._service.in_thread(_sampling, body, text, self._settings.sampling)
+            sampling = await self._service.side_work.in_thread(_sampling, body, text, self._settings.sampling)
             prompts = [await encode(text) for encode in encoders]
             for ids in prompts:
                 text.check_fits(ids, param=param)
@@ -230,8 +230,8 @@ class Answering:
 async def _grammar(service: ModelService, body: TextOptionsRequest, tools: ToolUse | None = None) -> Grammar | None:
     """Return the grammar of an answer; None: any text, for which no other client's grammar is waited for."""
     if tools is None and not asks_for_grammar(body):
-        return answer_grammar(body, service.grammars)
-    return await service.make_grammar(tools.grammar if tools else partial(answer_grammar, body))
+        return answer_grammar(body, service.side_work.grammars)
+    return await service.side_work.make_grammar(tools.grammar if tools else partial(answer_grammar, body))
 
 
 def _sampling(body: SamplingRequest, text: ModelText, defaults: SamplingConfig) -> SamplingConfig:
@@ -253,7 +253,7 @@ def _chat_encoder(service: ModelService, body: ChatRequest, tools: ToolUse | Non
     messages = template_messages(body, sanitize=settings.sanitize)
 
     async def encode(text: ModelText) -> I32:
-        rendered = await service.convert(
+        rendered = await service.side_work.convert(
             rendering_bytes(),
             text.render_chat,
             messages,
@@ -262,7 +262,7 @@ def _chat_encoder(service: ModelService, body: ChatRequest, tools: ToolUse | Non
             ending=body.ending,
         )
         text.check_length(rendered, "messages")  # before there is talk of memory
-        return await service.convert(text_bytes(rendered), text.encode_rendered, rendered)
+        return await service.side_work.convert(text_bytes(rendered), text.encode_rendered, rendered)
 
     return encode
 

@@ -127,7 +127,7 @@ def _encoder(service: ModelService, gap: _Gap, missing: ApiError) -> Encoder:
         marks = _marks(text)
         if marks is None:
             raise missing
-        return await service.convert(gap.nbytes, _gap_ids, text, gap, marks)
+        return await service.side_work.convert(gap.nbytes, _gap_ids, text, gap, marks)
 
     return encode
 

@@ -101,7 +101,7 @@ def _add_conversions(router: APIRouter, service: ModelService, settings: ServerS
         """Return the ids of a text."""
         await hold_memory(text_bytes(body.text), "the text")  # until the answer was sent
         async with service.text() as text:
-            parts = await service.in_thread(_tokenized, text, body)
+            parts = await service.side_work.in_thread(_tokenized, text, body)
         return Response(parts, media_type="application/json")
 
     @router.post("/detokenize", response_model=None)
@@ -109,7 +109,7 @@ def _add_conversions(router: APIRouter, service: ModelService, settings: ServerS
         """Return the text of ids, under the names that llama.cpp (``content``) and vLLM (``prompt``) have for it."""
         await hold_memory(ids_bytes(len(body.tokens)), "the text of the ids")
         async with service.text() as text:
-            content = await service.in_thread(_detokenized, text, body)
+            content = await service.side_work.in_thread(_detokenized, text, body)
         return Response(content, media_type="application/json")
 
     @router.get("/tokenizer_info")
@@ -130,7 +130,7 @@ def _add_conversions(router: APIRouter, service: ModelService, settings: ServerS
         messages = template_messages(body, sanitize=settings.sanitize)
         tools = None if body.tools is None else [tool.model_dump(exclude_none=True) for tool in body.tools]
         async with service.text() as text:
-            prompt = await service.convert(
+            prompt = await service.side_work.convert(
                 rendering_bytes(),
                 text.render_chat,
                 messages,

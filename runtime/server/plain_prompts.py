@@ -81,7 +81,7 @@ def plain_encoder(service: ModelService, prompt: PromptPieces, *, param: str) ->
         for piece in prompt:
             if isinstance(piece, str):
                 text.check_length(piece, param)  # before there is talk of memory
-        return await service.convert(nbytes, _joined_ids, text, prompt, param)
+        return await service.side_work.convert(nbytes, _joined_ids, text, prompt, param)
 
     return encode
 

@@ -10,47 +10,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
-from typing import Literal, ParamSpec, TypeVar
+from contextlib import ExitStack, asynccontextmanager, nullcontext
+from typing import Literal
 
 from edgedec.errors import EdgedecError
-from edgedec.memory.heap import release_garbage, trim_heap
+from edgedec.memory.heap import release_garbage
 from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.engine.ledger import AdmissionError
-from edgedec.runtime.grammar.cache import GrammarCache
-from edgedec.runtime.server.errors import (
-    ApiError,
-    late_grammar,
-    model_not_loaded,
-    server_ending,
-    short_of_memory,
-    too_many_grammars,
-)
-from edgedec.runtime.server.memory import GRAMMAR_CACHE_BYTES, ServerMemory
+from edgedec.runtime.server.errors import ApiError, model_not_loaded, server_ending, short_of_memory
+from edgedec.runtime.server.memory import ServerMemory
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.model_text import ModelFacts, ModelText
-from edgedec.runtime.server.request_memory import REQUEST_MEMORY
+from edgedec.runtime.server.side_work import SideWork
 from edgedec.runtime.server.submission import QueuedText, Submission, TextRequest, may_begin, queue_fairly, take
-from edgedec.runtime.server.texts import GRAMMAR_S, MUCH_BYTES, RunningTexts
-from edgedec.runtime.server.turns import CLIENT, FairThreads
+from edgedec.runtime.server.texts import RunningTexts
+from edgedec.runtime.server.turns import CLIENT
 from edgedec.runtime.session.session import Session
 
 __all__ = ["ModelService", "ServicePhase"]
 
 ServicePhase = Literal["loading", "ready", "unloaded", "failed", "closed"]
 _LOG = logging.getLogger(__name__)
-_TEXT_THREADS = 2
-_GRAMMAR_THREADS = max(1, (os.cpu_count() or 1) // 4)  # the model has the others
 _KEPT_SHARE = 8  # one of so many places in the queue is kept for clients other than one who has requests there
-_GRAMMARS_WAITING = 64  # grammars of one client that wait to be made
-P = ParamSpec("P")
-R = TypeVar("R")
 _WORK_S = (
     0.05  # seconds between looks for the end of work on which a text waits for memory; its end wakes the thread, too
 )
@@ -70,7 +56,7 @@ class ModelService:
         chat_template: source of a template in place of the model's own; None: its own.
 
     Members:
-        grammars: the grammars that requests asked for last.
+        side_work: the work on requests beside the model.
         loaded: future of the first loading, which has the error if it fails.
         facts: properties of the model; None before the first loading.
         slots: number of requests that are answered at a time; 0 before the first loading.
@@ -90,13 +76,12 @@ class ModelService:
         self.memory = memory or ServerMemory()
         self.memory.wake, self.memory.writes = self._wake, lambda: bool(self.running)
         self.queue_limit, self.idle_unload_s = queue_limit, idle_unload_s
-        self.grammars = GrammarCache(GRAMMAR_CACHE_BYTES)
+        self.side_work = SideWork()
         self.metrics = metrics or Metrics()
         self._changed = threading.Condition()  # guards the members below
         self._waiting: deque[QueuedText] = deque()
         self._texts: RunningTexts | None = None  # the loaded model writes them
         self._pause: Pause | None = None  # ends the rounds of the texts
-        self._watched: AbstractContextManager[None] = nullcontext()  # the memory is measured within it
         self._users = 0  # requests that use the tokenizer or wait for the model
         self._wanted = True  # the model is to be loaded
         self.facts: ModelFacts | None = None
@@ -106,8 +91,6 @@ class ModelService:
         self._phase: ServicePhase = "loading"
         self.loaded: Future[None] = Future()
         self.slots = 0
-        self._text_threads = FairThreads(_TEXT_THREADS, "edgedec-text")
-        self._grammar_threads = FairThreads(_GRAMMAR_THREADS, "edgedec-grammar")
         self._thread = threading.Thread(target=self._run, name="edgedec-model", daemon=True)
 
     def start(self) -> None:
@@ -136,8 +119,7 @@ class ModelService:
             turn.submission.post(server_ending())
         if self._thread.is_alive():
             self._thread.join()
-        for threads in (self._text_threads, self._grammar_threads):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self.side_work.close()
         self.memory.watch.close()
 
     @property
@@ -185,78 +167,6 @@ class ModelService:
                 self._users -= 1
                 self._idle_since = time.monotonic()
                 self._changed.notify_all()
-
-    async def in_thread(self, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
-        """Return what ``function`` returns in a thread: work on texts, which may take a while and much memory.
-
-        Only ``_TEXT_THREADS`` such calls run at a time, one of each client, so that their memory is bounded however many
-        requests there are, and no client keeps the others waiting.
-        """
-        return await asyncio.wrap_future(self._begin_work(function, *args, **options))
-
-    def _begin_work(self, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> Future[R]:
-        memory = REQUEST_MEMORY.get()
-        takes_much = memory is not None and memory.nbytes >= MUCH_BYTES
-
-        def work() -> R:
-            with self._watched:
-                try:
-                    return function(*args, **options)
-                finally:
-                    if takes_much:
-                        trim_heap()
-
-        future = self._text_threads.submit(work)
-        if memory is not None:
-            memory.outlasts(future)
-        return future
-
-    async def convert(self, nbytes: int, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
-        """Return what ``function`` returns in a thread, which takes ``nbytes`` of memory meanwhile.
-
-        Raises:
-            ApiError: there is no room for them now (status 429), or never (413).
-        """
-        memory = REQUEST_MEMORY.get()
-        with ExitStack() if memory is None else await memory.converting(nbytes) as converted:
-            future = self._begin_work(function, *args, **options)
-            held = converted.pop_all()
-            future.add_done_callback(lambda _: held.close())  # the thread goes on when the client has left
-        return await asyncio.wrap_future(future)
-
-    async def make_grammar(self, function: Callable[[GrammarCache], R]) -> R:
-        """Return what ``function`` makes of the grammars, in a thread for them, in which clients take turns.
-
-        Its memory is held while it runs, and not while it waits for the thread, for which texts with memory may wait, too.
-
-        Raises:
-            ApiError: too many grammars of the client wait for this, or there is no room for it now (status 429), or never
-                (413), or it took too long (503).
-        """
-        if self._grammar_threads.waiting(CLIENT.get()) >= _GRAMMARS_WAITING:
-            raise too_many_grammars(_GRAMMARS_WAITING)
-
-        memory = REQUEST_MEMORY.get()
-
-        def work() -> R:
-            with self._watched, nullcontext() if memory is None else memory.checking():
-                try:
-                    return function(self.grammars)
-                finally:
-                    if memory is not None and memory.check_bytes:
-                        trim_heap()
-
-        def attempt() -> Awaitable[R]:
-            future = self._grammar_threads.submit(work)
-            if memory is not None:
-                memory.outlasts(future)
-            return asyncio.wrap_future(future)
-
-        try:
-            async with asyncio.timeout(GRAMMAR_S):
-                return await (attempt() if memory is None else memory.when_free(attempt))
-        except TimeoutError:
-            raise late_grammar(GRAMMAR_S) from None
 
     def submit(self, requests: Sequence[TextRequest]) -> Submission:
         """Put requests into the queue, all or none. Call it within ``text``.
@@ -384,7 +294,7 @@ class ModelService:
                 opened.push(session)
                 _prepare_grammars(session)
                 text = ModelText(session, self._chat_template)
-                self.memory.load(session.run.plan, session.memory, self.grammars, session.meter)
+                self.memory.load(session.run.plan, session.memory, self.side_work.grammars, session.meter)
                 opened.pop_all()
         except BaseException as error:
             if not isinstance(error, EdgedecError):
@@ -414,14 +324,14 @@ class ModelService:
     def _serve(self, session: Session) -> None:
         """Answer requests until the service is closed, or nothing was asked for ``idle_unload_s`` seconds."""
         texts = self._texts = RunningTexts(
-            session, metrics=self.metrics, closing=lambda: self._closing, threads=self._grammar_threads
+            session, metrics=self.metrics, closing=lambda: self._closing, threads=self.side_work.grammar_threads
         )
         with self._changed:
-            self._pause, self._watched = session.pause, session.meter.watched
+            self._pause, self.side_work.watched = session.pause, session.meter.watched
         try:
             while self._await_work(texts):
                 try:
-                    with self._watched:
+                    with self.side_work.watched:
                         self._work(session, texts)
                 except Exception as error:  # it belongs to no request that is known
                     _LOG.exception("the model's thread has ended its texts after a failure, and goes on")
@@ -431,7 +341,7 @@ class ModelService:
             texts.close(server_ending())
             with self._changed:
                 self._texts = self._pause = None
-                self._watched = nullcontext()
+                self.side_work.watched = nullcontext()
 
     def _work(self, session: Session, texts: RunningTexts) -> None:
         """Give memory back if it is short, begin what there is room for, and run one pass of the model."""

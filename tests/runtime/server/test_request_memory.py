@@ -164,9 +164,9 @@ def test_memory_is_held_until_the_thread_has_ended_if_the_client_leaves(kind: st
                     REQUEST_MEMORY.set(request)
                     await request.hold(1_000, "the messages")
                     if kind == "grammar":
-                        await service.make_grammar(lambda _: work())
+                        await service.side_work.make_grammar(lambda _: work())
                     else:
-                        await service.convert(text_bytes(text), work)
+                        await service.side_work.convert(text_bytes(text), work)
 
             task = asyncio.create_task(ask())
             await asyncio.to_thread(begun.wait, PATIENCE_S)

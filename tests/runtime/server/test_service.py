@@ -319,7 +319,7 @@ def test_work_on_texts_is_bounded() -> None:
 
         async def client(name: str) -> None:
             CLIENT.set(name)
-            await service.in_thread(work)
+            await service.side_work.in_thread(work)
 
         async with running(lambda: ScriptedSession().real) as service:
             await asyncio.gather(*(client(name) for name in "abcabcabcabc"))

@@ -245,7 +245,7 @@ def ask(served: Served, at: int, key: str = SLOW) -> tuple[int, str | None]:
 def test_grammars_of_one_client_keep_no_text_waiting(served: Served, gated: Gated) -> None:
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask, served, at) for at in range(4)]
-        until(lambda: served.service._grammar_threads.waiting(f"127.0.0.1 {[0]}") == 3)
+        until(lambda: served.service.side_work.grammar_threads.waiting(f"127.0.0.1 {[0]}") == 3)
         assert served.complete(max_tokens=1).status_code == 200
         assert served.chat(max_tokens=1).status_code == 200
         gated.may_go.set()
@@ -256,20 +256,20 @@ def test_grammars_of_one_client_keep_no_text_waiting(served: Served, gated: Gate
 def test_a_client_with_many_grammars_is_refused_and_no_other(
     served: Served, gated: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgedec.runtime.server.service._GRAMMARS_WAITING", 2)
+    monkeypatch.setattr("edgedec.runtime.server.side_work._GRAMMARS_WAITING", 2)
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask, served, at) for at in range(3)]
-        until(lambda: served.service._grammar_threads.waiting(f"127.0.0.1 {[0]}") == 2)
+        until(lambda: served.service.side_work.grammar_threads.waiting(f"127.0.0.1 {[0]}") == 2)
         assert ask(served, 9) == (429, "too_many_grammars")
         other = pool.submit(ask, served, 10, OTHER)
-        until(lambda: served.service._grammar_threads.waiting(f"127.0.0.1 {[1]}") == 1)
+        until(lambda: served.service.side_work.grammar_threads.waiting(f"127.0.0.1 {[1]}") == 1)
         gated.may_go.set()
         assert {future.result() for future in (*asked, other)} == {(200, None)}
 
 
 @pytest.mark.thorough
 def test_a_grammar_that_is_late_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgedec.runtime.server.service.GRAMMAR_S", 0.05)
+    monkeypatch.setattr("edgedec.runtime.server.side_work.GRAMMAR_S", 0.05)
     assert ask(served, 0) == (503, "grammar_timeout")
     assert served.complete(max_tokens=1).status_code == 200
     until(lambda: idle(served))
