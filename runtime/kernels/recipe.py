@@ -47,7 +47,7 @@ COMMON = (
 )
 SESSIONS = (
     *_in("operators", "operator", "records", "ternary", "int8", "grid", "attention", "rows", "recurrent", "fused"),
-    *_in("operators", "differences", "values"),
+    *_in("operators", "copies", "heads"),
     *_in("sessions", "onnxruntime", "direct_session", "session"),
     *_in("weights", "weight_stream"),
 )

@@ -1,285 +1,213 @@
-// The operators on rows of activations, all float32 [1, n, width]:
+// The operators that compute each piece of a row from the same piece of their inputs, float32 [1, n, width]:
 //   edgedec::RmsNorm (x, gain [part]): norm of each `part` columns of a row; attribute: eps (float)
+//   edgedec::LayerNorm (x, weight [width], bias [width]): rows less their mean, over the root of their variance; attribute: eps
 //   edgedec::GatedActivation (gate, up); attribute: activation (a number of Activation in rows.hpp)
 //   edgedec::Hadamard (x, signs [width]): the transform of each block of columns; attributes: block, inverse (0 or 1)
 //   edgedec::Add (a, b), where b may also be [width], which is then added to every row
-//   edgedec::SelectRows (x, rows int64 [r]): float32 [1, r, width]
+//   edgedec::Multiply (a, b), where b may also be [width], a factor of each column, or [1], a factor of all values
+//   edgedec::SoftCap (x, x): cap * tanh(x / cap); attribute: cap (float)
 //   edgedec::FloatMatMul (x, weight float32 [out, width]): float32 [1, n, out], for matrices of few rows
-//   edgedec::Columns (one or more values of n rows): columns of them side by side; attribute: pieces, three numbers for each
-//   piece: its input, its first column there, and its number of columns; a piece of the input -1 is columns of zeros
+// Each product and each sum is rounded, as in NumPy, but for those of RmsNorm and GatedActivation (rows/rows.hpp).
 #include "operators/rows.hpp"
 
-#include <cstring>
+#include <algorithm>
+#include <cmath>
 
 namespace edgedec {
 namespace {
 
-class Norm final : public RowOperator {
-  public:
+// Reads a number that must be less than 1e30 and not negative, or, if `positive`, not 0 either.
+Status read_number(const NodeInfo& info, const char* name, bool positive, float& value, std::string& problem) {
+    EDGEDEC_TRY(info.number(name, &value));
+    if (!((positive ? value > 0 : value >= 0) && value < 1e30f))
+        problem = std::string(name) + (positive ? " must be positive" : " must not be negative");
+    return {};
+}
+
+struct RmsNorm {
     static constexpr const char* kKind = "RmsNorm";
-    Norm() : RowOperator(kKind) {}
+    static constexpr size_t kInputs = 2;
 
-    Status create(const NodeInfo& info) override {
-        EDGEDEC_TRY(RowOperator::create(info));
-        EDGEDEC_TRY(info.number("eps", &eps_));
-        return eps_ >= 0 && eps_ < 1e30f ? Status() : refuse("eps must not be negative");
+    Status read(const NodeInfo& info, std::string& problem) { return read_number(info, "eps", false, eps, problem); }
+    static Fit fit(const Shape* in) {
+        const int64_t part = in[1].count;
+        if (part < 1 || part > kMostWidth || in[0].dims.back() % part)
+            return {"the columns of its rows must be a multiple of those of the gain"};
+        return {nullptr, part};
     }
-    Status compute(NodeContext& context) const override {
-        Shape shape, gains;
-        const float *x = nullptr, *gain = nullptr;
-        float* out = nullptr;
-        EDGEDEC_TRY(floats(context, 0, shape, &x));
-        EDGEDEC_TRY(floats(context, 1, gains, &gain));
-        const int64_t width = gains.count;
-        if (width < 1 || width > kMostWidth || shape.dims.back() % width)
-            return refuse("the columns of its rows must be a multiple of those of the gain");
-        EDGEDEC_TRY(context.output(0, shape.dims, &out));
-        return pieces(context, shape.count, width, [&](int64_t first, int64_t count) {
-            for (int64_t i = first; i < first + count; i += width) path_->norm(x + i, gain, width, eps_, out + i);
-        });
+    void run(const RowPiece& at) const {
+        const int64_t part = at.fit.unit;
+        for (int64_t i = at.first; i < at.first + at.count; i += part)
+            at.path.norm(at.in[0] + i, at.in[1], part, eps, at.out + i);
     }
 
-  private:
-    float eps_ = 0.0f;
+    float eps = 0.0f;
 };
 
-class Gate final : public RowOperator {
-  public:
+struct LayerNorm {
+    static constexpr const char* kKind = "LayerNorm";
+    static constexpr size_t kInputs = 3;
+
+    Status read(const NodeInfo& info, std::string& problem) { return read_number(info, "eps", false, eps, problem); }
+    static Fit fit(const Shape* in) {
+        const int64_t width = in[0].dims.back();
+        if (width < 1 || in[1].count != width || in[2].count != width)
+            return {"its weight and bias must have the columns of its rows"};
+        return {nullptr, width};
+    }
+    void run(const RowPiece& at) const {
+        for (int64_t i = at.first; i < at.first + at.count; i += at.width)
+            norm(at.in[0] + i, at.in[1], at.in[2], at.width, at.out + i);
+    }
+    void norm(const float* x, const float* weight, const float* bias, int64_t width, float* out) const {
+        const auto size = static_cast<float>(width);
+        const float mean = sum_of(width, [&](int64_t i) { return x[i]; }) / size;
+        const float squares = sum_of(width, [&](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
+        const float factor = 1.0f / std::sqrt(squares / size + eps);
+        for (int64_t i = 0; i < width; ++i) out[i] = (x[i] - mean) * factor * weight[i] + bias[i];
+    }
+
+    float eps = 0.0f;
+};
+
+struct GatedActivation {
     static constexpr const char* kKind = "GatedActivation";
-    Gate() : RowOperator(kKind) {}
+    static constexpr size_t kInputs = 2;
 
-    Status create(const NodeInfo& info) override {
-        EDGEDEC_TRY(RowOperator::create(info));
-        int64_t activation = 0;
-        EDGEDEC_TRY(info.integer("activation", &activation));
-        if (activation < 0 || activation >= kActivations) return refuse("activation must be 0 to 4");
-        activation_ = static_cast<int32_t>(activation);
+    Status read(const NodeInfo& info, std::string& problem) {
+        int64_t number = 0;
+        EDGEDEC_TRY(info.integer("activation", &number));
+        if (number < 0 || number >= kActivations) problem = "activation must be 0 to 4";
+        activation = static_cast<int32_t>(number);
         return {};
     }
-    Status compute(NodeContext& context) const override {
-        Shape shape, ups;
-        const float *gate = nullptr, *up = nullptr;
-        float* out = nullptr;
-        EDGEDEC_TRY(floats(context, 0, shape, &gate));
-        EDGEDEC_TRY(floats(context, 1, ups, &up));
-        if (shape.dims != ups.dims) return refuse("its inputs must have equal shapes");
-        EDGEDEC_TRY(context.output(0, shape.dims, &out));
-        return pieces(context, shape.count, 1, [&](int64_t first, int64_t count) {
-            path_->gate(activation_, gate + first, up + first, count, out + first);
-        });
+    static Fit fit(const Shape* in) {
+        return {in[0].dims == in[1].dims ? nullptr : "its inputs must have equal shapes"};
+    }
+    void run(const RowPiece& at) const {
+        at.path.gate(activation, at.in[0] + at.first, at.in[1] + at.first, at.count, at.out + at.first);
     }
 
-  private:
-    int32_t activation_ = 0;
+    int32_t activation = 0;
 };
 
-class Transform final : public RowOperator {
-  public:
+struct Hadamard {
     static constexpr const char* kKind = "Hadamard";
-    Transform() : RowOperator(kKind) {}
+    static constexpr size_t kInputs = 2;
 
-    Status create(const NodeInfo& info) override {
-        EDGEDEC_TRY(RowOperator::create(info));
-        int64_t inverse = 0;
-        EDGEDEC_TRY(info.integer("block", &block_));
-        EDGEDEC_TRY(info.integer("inverse", &inverse));
-        if (block_ < 2 || block_ > kMostBlock || (block_ & (block_ - 1)))
-            return refuse("block must be a power of two from 2 to " + std::to_string(kMostBlock));
-        inverse_ = inverse != 0;
+    Status read(const NodeInfo& info, std::string& problem) {
+        int64_t number = 0;
+        EDGEDEC_TRY(info.integer("block", &block));
+        EDGEDEC_TRY(info.integer("inverse", &number));
+        if (block < 2 || block > kMostBlock || (block & (block - 1)))
+            problem = "block must be a power of two from 2 to " + std::to_string(kMostBlock);
+        inverse = number != 0;
         return {};
     }
-    Status compute(NodeContext& context) const override {
-        Shape shape, vector;
-        const float *x = nullptr, *signs = nullptr;
-        float* out = nullptr;
-        EDGEDEC_TRY(floats(context, 0, shape, &x));
-        const int64_t width = shape.dims.back();
-        if (width % block_) return refuse("the columns of its rows must be a multiple of the block");
-        EDGEDEC_TRY(floats(context, 1, vector, &signs));
-        if (vector.count != width) return refuse("it must have a sign for each column");
-        EDGEDEC_TRY(context.output(0, shape.dims, &out));
-        return pieces(context, shape.count, block_, [&](int64_t first, int64_t count) {
-            for (int64_t i = first; i < first + count; i += block_)
-                path_->transform(x + i, signs + i % width, block_, inverse_, out + i);
-        });
+    Fit fit(const Shape* in) const {
+        const int64_t width = in[0].dims.back();
+        if (width % block) return {"the columns of its rows must be a multiple of the block"};
+        return {in[1].count == width ? nullptr : "it must have a sign for each column", block};
+    }
+    void run(const RowPiece& at) const {
+        for (int64_t i = at.first; i < at.first + at.count; i += block)
+            at.path.transform(at.in[0] + i, at.in[1] + i % at.width, block, inverse, at.out + i);
     }
 
-  private:
-    int64_t block_ = 0;
-    bool inverse_ = false;
+    int64_t block = 0;
+    bool inverse = false;
 };
 
-class Sum final : public RowOperator {
-  public:
+// An operation without attributes on two values, of which the second may also be a row or, with kNumber, a single number.
+template <class Function>
+struct Binary {
+    static constexpr const char* kKind = Function::kKind;
+    static constexpr size_t kInputs = 2;
+    enum Form : int32_t { kEqual, kRow, kNumber };
+
+    static Status read(const NodeInfo&, std::string&) { return {}; }
+    static Fit fit(const Shape* in) {
+        const int64_t width = in[0].dims.back();
+        const bool vector = in[1].dims.size() == 1;
+        if (vector && in[1].count == width) return {nullptr, width, 0, kRow};
+        if (Function::kNumber && vector && in[1].count == 1) return {nullptr, 1, 0, kNumber};
+        return {in[0].dims == in[1].dims ? nullptr : "its inputs must have equal shapes", 1, 0, kEqual};
+    }
+    static void run(const RowPiece& at) {
+        const float *const a = at.in[0], *const b = at.in[1];
+        const int64_t end = at.first + at.count, step = at.fit.form == kRow ? at.width : at.count;
+        if (at.fit.form == kNumber)
+            for (int64_t i = at.first; i < end; ++i) at.out[i] = Function::of(a[i], b[0]);
+        else
+            for (int64_t i = at.first; i < end; i += step) apply(a + i, at.fit.form == kRow ? b : b + i, step, at.out + i);
+    }
+    static void apply(const float* __restrict a, const float* __restrict b, int64_t count, float* __restrict out) {
+        for (int64_t i = 0; i < count; ++i) out[i] = Function::of(a[i], b[i]);
+    }
+};
+
+struct Plus {
     static constexpr const char* kKind = "Add";
-    Sum() : RowOperator(kKind) {}
-
-    Status compute(NodeContext& context) const override {
-        Shape shape, others;
-        const float *a = nullptr, *b = nullptr;
-        float* out = nullptr;
-        EDGEDEC_TRY(floats(context, 0, shape, &a));
-        EDGEDEC_TRY(floats(context, 1, others, &b));
-        const int64_t width = shape.dims.back();
-        const bool each = others.dims.size() == 1 && others.count == width;
-        if (!each && shape.dims != others.dims) return refuse("its inputs must have equal shapes");
-        EDGEDEC_TRY(context.output(0, shape.dims, &out));
-        return pieces(context, shape.count, each ? width : 1, [&](int64_t first, int64_t count) {
-            const int64_t step = each ? width : count;
-            for (int64_t row = first; row < first + count; row += step) add(a + row, each ? b : b + row, step, out + row);
-        });
-    }
-
-  private:
-    static void add(const float* __restrict a, const float* __restrict b, int64_t count, float* __restrict out) {
-        for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
-    }
+    static constexpr bool kNumber = false;
+    static float of(float a, float b) { return a + b; }
 };
 
-class Selection final : public RowOperator {
-  public:
-    static constexpr const char* kKind = "SelectRows";
-    Selection() : RowOperator(kKind) {}
-
-    Status compute(NodeContext& context) const override {
-        Shape shape, numbers;
-        const float* x = nullptr;
-        void* rows = nullptr;
-        float* out = nullptr;
-        EDGEDEC_TRY(floats(context, 0, shape, &x));
-        EDGEDEC_TRY(context.input(1, numbers, &rows));
-        if (shape.dims.size() != 3 || shape.dims[0] != 1) return refuse("its activations must be [1, n, width]");
-        if (numbers.type != ElementType::int64 || numbers.dims.size() != 1)
-            return refuse("its rows must be int64 [r]");
-        const int64_t count = shape.dims[1], width = shape.dims[2];
-        const int64_t* const from = static_cast<const int64_t*>(rows);
-        for (int64_t i = 0; i < numbers.count; ++i)
-            if (from[i] < 0 || from[i] >= count)
-                return refuse("there is no row " + std::to_string(from[i]) + " of " + std::to_string(count));
-        EDGEDEC_TRY(context.output(0, {1, numbers.count, width}, &out));
-        for (int64_t i = 0; i < numbers.count; ++i)
-            std::memcpy(out + i * width, x + from[i] * width, static_cast<size_t>(width) * sizeof(float));
-        return {};
-    }
+struct Times {
+    static constexpr const char* kKind = "Multiply";
+    static constexpr bool kNumber = true;
+    static float of(float a, float b) { return a * b; }
 };
 
-class Product final : public RowOperator {
-  public:
+struct SoftCap {
+    static constexpr const char* kKind = "SoftCap";
+    static constexpr size_t kInputs = 1;
+    static constexpr int64_t kBlock = 256;
+
+    Status read(const NodeInfo& info, std::string& problem) { return read_number(info, "cap", true, cap, problem); }
+    static Fit fit(const Shape*) { return {}; }
+    void run(const RowPiece& at) const {
+        float inner[kBlock], caps[kBlock];
+        std::fill(caps, caps + kBlock, cap);
+        for (int64_t i = at.first; i < at.first + at.count; i += kBlock) {
+            const int64_t size = std::min(kBlock, at.first + at.count - i);
+            for (int64_t j = 0; j < size; ++j) inner[j] = at.in[0][i + j] / cap;
+            at.path.gate(static_cast<int32_t>(Activation::tanh), inner, caps, size, at.out + i);
+        }
+    }
+
+    float cap = 1.0f;
+};
+
+struct FloatMatMul {
     static constexpr const char* kKind = "FloatMatMul";
-    Product() : RowOperator(kKind) {}
+    static constexpr size_t kInputs = 2;
 
-    Status compute(NodeContext& context) const override {
-        Shape shape, matrix;
-        const float *x = nullptr, *weight = nullptr;
-        float* out = nullptr;
-        EDGEDEC_TRY(floats(context, 0, shape, &x));
-        EDGEDEC_TRY(floats(context, 1, matrix, &weight));
-        const int64_t width = shape.dims.back();
-        if (width < 1 || matrix.dims.size() != 2 || matrix.dims[1] != width || matrix.dims[0] < 1)
-            return refuse("its matrix must have the columns of its rows");
-        const int64_t outputs = matrix.dims[0];
-        std::vector<int64_t> dims = shape.dims;
-        dims.back() = outputs;
-        EDGEDEC_TRY(context.output(0, dims, &out));
-        return pieces(context, shape.count, width, [&](int64_t first, int64_t count) {
-            for (int64_t row = first / width; row < (first + count) / width; ++row)
-                for (int64_t o = 0; o < outputs; ++o)
-                    out[row * outputs + o] = dot(x + row * width, weight + o * width, width);
-        });
+    static Status read(const NodeInfo&, std::string&) { return {}; }
+    static Fit fit(const Shape* in) {
+        const int64_t width = in[0].dims.back();
+        if (width < 1 || in[1].dims.size() != 2 || in[1].dims[1] != width || in[1].dims[0] < 1)
+            return {"its matrix must have the columns of its rows"};
+        return {nullptr, width, in[1].dims[0]};
     }
-
-  private:
-    // The order of the sum is that of a norm (rows.hpp), with a multiplication and an addition in the place of each fma: it
-    // depends neither on the other rows of the pass nor on the processor.
-    static float dot(const float* __restrict x, const float* __restrict weight, int64_t width) {
-        float parts[kNormParts] = {};
-        int64_t i = 0;
-        for (; i + kNormParts <= width; i += kNormParts)
-            for (int64_t j = 0; j < kNormParts; ++j) parts[j] += x[i + j] * weight[i + j];
-        for (int64_t j = 0; i + j < width; ++j) parts[j] += x[i + j] * weight[i + j];
-        for (int64_t half = kNormParts / 2; half; half /= 2)
-            for (int64_t j = 0; j < half; ++j) parts[j] += parts[j + half];
-        return parts[0];
-    }
-};
-
-class Columns final : public RowOperator {
-  public:
-    static constexpr const char* kKind = "Columns";
-    Columns() : RowOperator(kKind) {}
-
-    Status create(const NodeInfo& info) override {
-        EDGEDEC_TRY(RowOperator::create(info));
-        std::vector<int64_t> numbers;
-        EDGEDEC_TRY(info.list("pieces", numbers));
-        size_t outputs = 0;
-        EDGEDEC_TRY(info.counts(&inputs_, &outputs));
-        if (numbers.empty() || numbers.size() % 3) return refuse("pieces must have three numbers each");
-        for (size_t i = 0; i < numbers.size(); i += 3) {
-            const Piece piece{numbers[i], numbers[i + 1], numbers[i + 2]};
-            if (piece.input < kZeros || piece.input >= static_cast<int64_t>(inputs_))
-                return refuse("there is no input " + std::to_string(piece.input));
-            if (piece.first < 0 || piece.first > kMostWidth || piece.count < 1 || piece.count > kMostWidth)
-                return refuse("the columns of a piece are out of range");
-            pieces_.push_back(piece);
-            width_ += piece.count;
-        }
-        return {};
-    }
-    Status compute(NodeContext& context) const override {
-        static thread_local std::vector<Source> sources;  // kept from pass to pass to avoid allocations
-        sources.resize(inputs_);
-        Shape shape;
-        int64_t rows = 0;
-        for (size_t i = 0; i < inputs_; ++i) {
-            EDGEDEC_TRY(floats(context, i, shape, &sources[i].data));
-            if (shape.dims.size() != 3 || shape.dims[0] != 1 || (i && shape.dims[1] != rows))
-                return refuse("its inputs must be [1, n, width] with equal n");
-            rows = shape.dims[1], sources[i].width = shape.dims[2];
-        }
-        for (const Piece& piece : pieces_)
-            if (piece.input != kZeros && piece.first + piece.count > sources[static_cast<size_t>(piece.input)].width)
-                return refuse("a piece ends outside of its input");
-        float* out = nullptr;
-        EDGEDEC_TRY(context.output(0, {1, rows, width_}, &out));
-        for (int64_t row = 0; row < rows; ++row)
-            for (const Piece& piece : pieces_) {
-                const auto bytes = static_cast<size_t>(piece.count) * sizeof(float);
-                if (piece.input == kZeros) {
-                    std::memset(out, 0, bytes);
-                } else {
-                    const Source& source = sources[static_cast<size_t>(piece.input)];
-                    std::memcpy(out, source.data + row * source.width + piece.first, bytes);
-                }
-                out += piece.count;
+    static void run(const RowPiece& at) {
+        const int64_t width = at.width, outputs = at.fit.columns;
+        for (int64_t row = at.first / width; row < (at.first + at.count) / width; ++row)
+            for (int64_t o = 0; o < outputs; ++o) {
+                const float *const x = at.in[0] + row * width, *const weight = at.in[1] + o * width;
+                at.out[row * outputs + o] = sum_of(width, [&](int64_t i) { return x[i] * weight[i]; });
             }
-        return {};
     }
-
-  private:
-    static constexpr int64_t kZeros = -1;  // input of a piece that is zeros
-
-    struct Piece {
-        int64_t input, first, count;
-    };
-    struct Source {
-        const float* data;
-        int64_t width;
-    };
-
-    std::vector<Piece> pieces_;
-    size_t inputs_ = 0;
-    int64_t width_ = 0;
 };
 
 }  // namespace
 
-OperatorKind rms_norm() { return kind_of<Norm>(); }
-OperatorKind gated_activation() { return kind_of<Gate>(); }
-OperatorKind hadamard() { return kind_of<Transform>(); }
-OperatorKind addition() { return kind_of<Sum>(); }
-OperatorKind row_selection() { return kind_of<Selection>(); }
-OperatorKind float_matmul() { return kind_of<Product>(); }
-OperatorKind columns() { return kind_of<Columns>(); }
+OperatorKind rms_norm() { return kind_of<Rowwise<RmsNorm>>(); }
+OperatorKind layer_norm() { return kind_of<Rowwise<LayerNorm>>(); }
+OperatorKind gated_activation() { return kind_of<Rowwise<GatedActivation>>(); }
+OperatorKind hadamard() { return kind_of<Rowwise<Hadamard>>(); }
+OperatorKind addition() { return kind_of<Rowwise<Binary<Plus>>>(); }
+OperatorKind multiplication() { return kind_of<Rowwise<Binary<Times>>>(); }
+OperatorKind soft_cap() { return kind_of<Rowwise<SoftCap>>(); }
+OperatorKind float_matmul() { return kind_of<Rowwise<FloatMatMul>>(); }
 
 }  // namespace edgedec

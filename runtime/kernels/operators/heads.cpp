@@ -1,79 +1,15 @@
-// The operators that compute each value of rows of activations from few others, all float32 [1, n, width]:
-//   edgedec::Multiply (a, b), where b may also be [width], a factor of each column, or [1], a factor of all values
-//   edgedec::SoftCap (x, x): cap * tanh(x / cap); attribute: cap (float)
+// The operators on the equal parts of rows of activations, float32 [1, n, width]:
 //   edgedec::Rotary (x, positions int64 [1, n], cos and sin float32 [positions, pairs]): the first 2 * pairs columns of each of the
 //   `heads` equal parts turned, as pairs of a column and the one `pairs` behind it, or, if `interleaved`, of neighbours
+//   edgedec::HeadDifference (x, q1, k1, q2, k2 [any]): float32 [1, n, width / 2], the first half of each of `pairs` equal parts
+//   less the second times exp(sum(q1 * k1)) - exp(sum(q2 * k2)) + start; attributes: pairs, start
 // Each product and each sum is rounded, as in NumPy.
-#include "operators/rows.hpp"
+#include <cmath>
 
-#include <algorithm>
+#include "operators/rows.hpp"
 
 namespace edgedec {
 namespace {
-
-class Multiplication final : public RowOperator {
-  public:
-    static constexpr const char* kKind = "Multiply";
-    Multiplication() : RowOperator(kKind) {}
-
-    Status compute(NodeContext& context) const override {
-        Shape shape, others;
-        const float *a = nullptr, *b = nullptr;
-        float* out = nullptr;
-        EDGEDEC_TRY(floats(context, 0, shape, &a));
-        EDGEDEC_TRY(floats(context, 1, others, &b));
-        const int64_t width = shape.dims.back();
-        const bool vector = others.dims.size() == 1, all = vector && others.count == 1, each = vector && others.count == width;
-        if (!all && !each && shape.dims != others.dims) return refuse("its inputs must have equal shapes");
-        EDGEDEC_TRY(context.output(0, shape.dims, &out));
-        return pieces(context, shape.count, each ? width : 1, [&](int64_t first, int64_t count) {
-            if (all && !each) {
-                for (int64_t i = first; i < first + count; ++i) out[i] = a[i] * b[0];
-                return;
-            }
-            const int64_t step = each ? width : count;
-            for (int64_t row = first; row < first + count; row += step) multiply(a + row, each ? b : b + row, step, out + row);
-        });
-    }
-
-  private:
-    static void multiply(const float* __restrict a, const float* __restrict b, int64_t count, float* __restrict out) {
-        for (int64_t i = 0; i < count; ++i) out[i] = a[i] * b[i];
-    }
-};
-
-class SoftCap final : public RowOperator {
-  public:
-    static constexpr const char* kKind = "SoftCap";
-    SoftCap() : RowOperator(kKind) {}
-
-    Status create(const NodeInfo& info) override {
-        EDGEDEC_TRY(RowOperator::create(info));
-        EDGEDEC_TRY(info.number("cap", &cap_));
-        return cap_ > 0 && cap_ < 1e30f ? Status() : refuse("cap must be positive");
-    }
-    Status compute(NodeContext& context) const override {
-        Shape shape;
-        const float* x = nullptr;
-        float* out = nullptr;
-        EDGEDEC_TRY(floats(context, 0, shape, &x));
-        EDGEDEC_TRY(context.output(0, shape.dims, &out));
-        return pieces(context, shape.count, 1, [&](int64_t first, int64_t count) {
-            float inner[kBlock], caps[kBlock];
-            std::fill(caps, caps + kBlock, cap_);
-            for (int64_t i = first; i < first + count; i += kBlock) {
-                const int64_t size = std::min(kBlock, first + count - i);
-                for (int64_t j = 0; j < size; ++j) inner[j] = x[i + j] / cap_;
-                path_->gate(static_cast<int32_t>(Activation::tanh), inner, caps, size, out + i);
-            }
-        });
-    }
-
-  private:
-    static constexpr int64_t kBlock = 256;
-
-    float cap_ = 1.0f;
-};
 
 class Rotation final : public RowOperator {
   public:
@@ -140,10 +76,49 @@ class Rotation final : public RowOperator {
     bool interleaved_ = false;
 };
 
+class HeadDifference final : public RowOperator {
+  public:
+    static constexpr const char* kKind = "HeadDifference";
+    HeadDifference() : RowOperator(kKind) {}
+
+    Status create(const NodeInfo& info) override {
+        EDGEDEC_TRY(RowOperator::create(info));
+        EDGEDEC_TRY(info.integer("pairs", &pairs_));
+        EDGEDEC_TRY(info.number("start", &start_));
+        return pairs_ >= 1 && pairs_ <= kMostWidth ? Status() : refuse("pairs is out of range");
+    }
+    Status compute(NodeContext& context) const override {
+        Shape shape, sizes[4];
+        const float *x = nullptr, *vectors[4] = {};
+        float* out = nullptr;
+        EDGEDEC_TRY(floats(context, 0, shape, &x));
+        for (size_t i = 0; i < 4; ++i) {
+            EDGEDEC_TRY(floats(context, i + 1, sizes[i], &vectors[i]));
+            if (sizes[i].count != sizes[0].count) return refuse("its four vectors must be equally long");
+        }
+        std::vector<int64_t> dims = shape.dims;
+        const int64_t columns = dims.back(), width = columns / (2 * pairs_), count = sizes[0].count;
+        if (width < 1 || columns % (2 * pairs_)) return refuse("the columns of its rows must be pairs of equal parts");
+        dims.back() = columns / 2;
+        EDGEDEC_TRY(context.output(0, dims, &out));
+        const float first = std::exp(sum_of(count, [&](int64_t i) { return vectors[0][i] * vectors[1][i]; }));
+        const float second = std::exp(sum_of(count, [&](int64_t i) { return vectors[2][i] * vectors[3][i]; }));
+        const float factor = first - second + start_;
+        for (int64_t pair = 0; pair < shape.count / (2 * width); ++pair) {
+            const float *const from = x + pair * 2 * width, *const less = from + width;
+            for (int64_t i = 0; i < width; ++i) out[pair * width + i] = from[i] - factor * less[i];
+        }
+        return {};
+    }
+
+  private:
+    int64_t pairs_ = 0;
+    float start_ = 0.0f;
+};
+
 }  // namespace
 
-OperatorKind multiplication() { return kind_of<Multiplication>(); }
-OperatorKind soft_cap() { return kind_of<SoftCap>(); }
 OperatorKind rotation() { return kind_of<Rotation>(); }
+OperatorKind head_difference() { return kind_of<HeadDifference>(); }
 
 }  // namespace edgedec
