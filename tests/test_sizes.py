@@ -29,7 +29,6 @@ LEFT: Mapping[str, int] = {
     "hw/system/sdram/sequencer.py": 472,
     "quantize/demo_pair/world.py": 603,
     "runtime/gpu/lowering.py": 515,
-    "runtime/grammar/schema.py": 487,
 }
 
 

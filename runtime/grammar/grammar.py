@@ -10,9 +10,10 @@ from typing import Any, Literal, Self
 
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar import _library, lark
+from edgedec.runtime.grammar.json_text import LIMIT_CHARACTERS, Place, place_text
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES, schema_lexer_bytes
 from edgedec.runtime.grammar.required_length import check_required, regex_length
-from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS, Place, Schema, place_text
+from edgedec.runtime.grammar.schema import Schema
 from edgedec.runtime.grammar.schema_work import check_optional
 from edgedec.runtime.text.tokenizer import check_unicode
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from edgedec.errors import UsageError
+from edgedec.runtime.grammar.json_text import LIMIT_CHARACTERS
 from edgedec.runtime.grammar.required_length import check_required, lark_length
-from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS
 
 __all__ = ["checked"]
 

@@ -17,11 +17,11 @@ from typing import Any
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar._library import Work
 from edgedec.runtime.grammar.grammar import blamed_keyword
-from edgedec.runtime.grammar.schema import (
+from edgedec.runtime.grammar.json_text import EXACT_INTEGERS, Place, reference_place
+from edgedec.runtime.grammar.schema_keywords import (
     ANNOTATIONS,
     COUNTS,
     DEFINITIONS,
-    EXACT_INTEGERS,
     FORMATS,
     KEYWORDS,
     LISTS,
@@ -30,8 +30,6 @@ from edgedec.runtime.grammar.schema import (
     SCHEMAS,
     TYPES,
     VERSIONS,
-    Place,
-    reference_place,
 )
 from edgedec.runtime.grammar.values import LIMIT_ALL_ARRAYS, unique_arrays
 

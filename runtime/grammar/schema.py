@@ -10,119 +10,30 @@ Source: JSON Schema draft 2020-12, core and validation; the keywords are those t
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, cast
-from urllib.parse import unquote
+from collections.abc import Mapping
+from typing import Any
 
 from edgedec.errors import UsageError
 from edgedec.host.spelling import did_you_mean
+from edgedec.runtime.grammar.json_text import Place, place_text, read_json, reference_place
+from edgedec.runtime.grammar.schema_keywords import (
+    ANNOTATIONS,
+    CHECKS,
+    DEFINITIONS,
+    KEYWORDS,
+    LISTS,
+    MAPS,
+    SCHEMAS,
+    VERSIONS,
+)
 from edgedec.runtime.grammar.schema_work import check_work
 from edgedec.runtime.grammar.values import LIMIT_ALL_ARRAYS, LIMIT_ARRAYS, Disjoint, unique_arrays
 
-__all__ = ["FORMATS", "KEYWORDS", "Place", "Schema", "place_text", "read_json", "reference_place"]
+__all__ = ["Schema"]
 
-LIMIT_CHARACTERS = 1 << 18  # characters of a schema
-LIMIT_DEPTH = 96  # levels of lists and objects in a schema
-LIMIT_VALUES = 20_000  # values in a schema, nested ones included
 LIMIT_LEVELS = (
     600  # levels of nested schemas, in the whole schema and in all that it refers to; llguidance recurses so deep
 )
-EXACT_INTEGERS = 1 << 53  # integers up to this one are exact in float64, which llguidance computes with
-
-TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
-# Values of ``$schema``: the versions in which all enforced keywords have the same meaning.
-VERSIONS = (
-    "https://json-schema.org/draft/2020-12/schema",
-    "https://json-schema.org/draft/2019-09/schema",
-    "http://json-schema.org/draft-07/schema",
-    "http://json-schema.org/draft-06/schema",
-)
-# Keywords that constrain nothing; they are left out.
-ANNOTATIONS = (
-    "title",
-    "description",
-    "default",
-    "examples",
-    "$comment",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "$anchor",
-    "discriminator",  # OpenAPI's; it helps to find the schema of a oneOf, and excludes no value
-)
-DEFINITIONS = ("$defs", "definitions")
-COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
-NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-MAPS = ("properties", "patternProperties")
-LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-SCHEMAS = ("items", "additionalItems", "additionalProperties")
-VALUES = ("type", "enum", "const", "required", "pattern", "format", "uniqueItems")
-KEYWORDS = tuple(sorted((*COUNTS, *NUMBERS, *MAPS, *LISTS, *SCHEMAS, *VALUES, *DEFINITIONS, "$ref")))
-
-Place = tuple[str, ...]  # keys and indices from the root of the schema down, as in a JSON pointer
-
-
-def place_text(place: Place) -> str:
-    """Return a place as a JSON pointer in a URI fragment: ``#/properties/name``."""
-    return "#" + "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in place)
-
-
-def read_json(text: str, what: str) -> Any:
-    """Return the value of a JSON text.
-
-    Args:
-        text: the JSON text.
-        what: name of the text in messages.
-
-    Raises:
-        UsageError: the text is not JSON, names a key of an object twice, or is too large or too deep.
-    """
-    if len(text) > LIMIT_CHARACTERS:
-        raise UsageError(f"{what} has {len(text):,} characters; at most {LIMIT_CHARACTERS:,} are supported")
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(items)
-        if len(result) < len(items):
-            counts = Counter(key for key, _ in items)
-            twice = next(key for key in result if counts[key] > 1)
-            raise UsageError(f"{what} has an object with the key {twice!r} twice; leave one of them out")
-        return result
-
-    try:
-        value = json.loads(text, object_pairs_hook=pairs)
-    except ValueError as error:
-        raise UsageError(f"{what} is not JSON: {error}") from error
-    except RecursionError as error:
-        raise UsageError(f"{what} is nested too deeply; at most {LIMIT_DEPTH} levels are supported") from error
-    _check_values(value, what)
-    return value
-
-
-def _check_values(root: Any, what: str) -> None:
-    """Check the size of a JSON value, and that all of its numbers can be compared exactly."""
-    pending: list[tuple[Any, Place]] = [(root, ())]
-    count = 0
-    while pending:
-        value, place = pending.pop()
-        count += 1
-        if count > LIMIT_VALUES:
-            raise UsageError(f"{what} has more than {LIMIT_VALUES:,} values; make it smaller")
-        if len(place) > LIMIT_DEPTH:
-            raise UsageError(f"{what} is nested too deeply; at most {LIMIT_DEPTH} levels are supported")
-        if isinstance(value, dict):
-            pending += [(one, (*place, key)) for key, one in value.items()]
-        elif isinstance(value, list):
-            pending += [(one, (*place, str(at))) for at, one in enumerate(value)]
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"{what} has a number at {place_text(place)} that is not finite; write a smaller one")
-        elif isinstance(value, int) and abs(value) > EXACT_INTEGERS:
-            raise UsageError(
-                f"{what} has the integer {value} at {place_text(place)}; integers from {-EXACT_INTEGERS} to "
-                f"{EXACT_INTEGERS} are supported"
-            )
 
 
 class Schema:
@@ -199,8 +110,8 @@ class Schema:
             inner = {(*here, name): one for name, one in value.items()}
         elif keyword == "$ref":
             self._references[place] = _target(value, place)
-        elif keyword in _CHECKS:
-            expected, fits = _CHECKS[keyword]
+        elif keyword in CHECKS:
+            expected, fits = CHECKS[keyword]
             if not fits(value):
                 raise _wrong(keyword, place, expected, value)
         elif keyword not in ANNOTATIONS:
@@ -406,7 +317,7 @@ class Schema:
                 result[said] = [self._enforced((*here, str(at)), names) for at in range(len(value))]
             elif keyword in SCHEMAS:
                 result[keyword] = self._enforced(here, names)
-            elif keyword in _CHECKS and keyword != "uniqueItems":
+            elif keyword in CHECKS and keyword != "uniqueItems":
                 result[keyword] = value
         return result
 
@@ -427,18 +338,6 @@ def _target(reference: Any, place: Place) -> Place:
         raise UsageError(f"the JSON schema has a '$ref' at {place_text((*place, '$ref'))} {error}") from None
 
 
-def reference_place(reference: str) -> Place:
-    """Return the place that the text of a ``$ref`` names.
-
-    Raises:
-        UsageError: it is not a place of the same document; the message is the end of a sentence.
-    """
-    if reference != "#" and not reference.startswith("#/"):
-        raise UsageError(f"to {reference!r}; references within the schema, which begin with '#/', are supported")
-    parts = unquote(reference).split("/")[1:]
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
-
-
 def _wrong(keyword: str, place: Place, expected: str, value: Any) -> UsageError:
     return UsageError(
         f"the JSON schema's keyword {keyword!r} at {place_text((*place, keyword))} must be {expected}, not {_short(value)}"
@@ -453,35 +352,3 @@ def _short(value: Any) -> str:
 def _is_unique(schema: Mapping[str, Any]) -> bool:
     """Return True if ``uniqueItems`` of a schema excludes an array."""
     return schema.get("uniqueItems") is True and schema.get("maxItems", 2) > 1
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_type(value: Any) -> bool:
-    names = value if isinstance(value, list) else [value]
-    return bool(names) and all(name in TYPES for name in names) and len(set(cast(list[str], names))) == len(names)
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value) and len(set(value)) == len(value)
-
-
-# keyword -> what its value must be, and the test of it
-_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(COUNTS, ("a whole number that is not negative", _is_count)),
-    **dict.fromkeys(NUMBERS, ("a number", _is_number)),
-    "multipleOf": ("a number above 0", lambda value: _is_number(value) and value > 0),
-    "type": (f"one or several of {', '.join(TYPES)}", _is_type),
-    "enum": ("a list with at least one value", lambda value: isinstance(value, list) and bool(value)),
-    "const": ("a value", lambda value: True),
-    "required": ("a list of different names", _are_names),
-    "uniqueItems": ("true or false", lambda value: isinstance(value, bool)),
-    "pattern": ("a regular expression", lambda value: isinstance(value, str)),
-    "format": (f"one of {', '.join(FORMATS)}", lambda value: value in FORMATS),
-}

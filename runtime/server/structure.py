@@ -11,8 +11,8 @@ from typing import Any, Literal
 from edgedec.errors import ToolError, UsageError
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.grammar.json_text import read_json
 from edgedec.runtime.grammar.lenient_schema import lenient_schema
-from edgedec.runtime.grammar.schema import read_json
 from edgedec.runtime.grammar.tools import tool_grammar
 from edgedec.runtime.server.conversations import AllowedChoice, NamedTool
 from edgedec.runtime.server.errors import ApiError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lenient_schema import lenient_schema
-from edgedec.runtime.grammar.schema import ANNOTATIONS, FORMATS, KEYWORDS
+from edgedec.runtime.grammar.schema_keywords import ANNOTATIONS, FORMATS, KEYWORDS
 from edgedec.runtime.grammar.tools import tool_grammar
 
 STRING: dict[str, Any] = {"type": "string"}

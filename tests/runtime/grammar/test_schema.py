@@ -11,7 +11,8 @@ import pytest
 
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS, Schema
+from edgedec.runtime.grammar.json_text import LIMIT_CHARACTERS
+from edgedec.runtime.grammar.schema import Schema
 from tests.runtime.grammar.support.random_writer import compiler, demo_tokenizer, random_text
 
 LOOP = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}

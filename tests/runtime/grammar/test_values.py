@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.grammar.json_text import reference_place
 from edgedec.runtime.grammar.lenient_schema import lenient_schema
-from edgedec.runtime.grammar.schema import Schema, reference_place
+from edgedec.runtime.grammar.schema import Schema
 from edgedec.runtime.grammar.values import LIMIT_ARRAYS, Disjoint, unique_arrays
 
 CONSTANTS = [None, True, False, 0, 1, 1.5, 2, "a", "b", [], [1], {}, {"k": "a"}, {"k": "b"}, {"k": 1, "m": 2}]
