@@ -28,7 +28,6 @@ LEFT: Mapping[str, int] = {
     "hw/system/host_link.py": 457,
     "hw/system/sdram/sequencer.py": 472,
     "quantize/demo_pair/world.py": 603,
-    "runtime/gpu/lowering.py": 515,
 }
 
 

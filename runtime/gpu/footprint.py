@@ -7,8 +7,9 @@ from edgedec.runtime.gpu.device import chosen_adapter
 from edgedec.runtime.gpu.driver import known_cost
 from edgedec.runtime.gpu.executor import UPLOAD_BYTES
 from edgedec.runtime.gpu.layout import ProgramLayout, Sizes, sizes_of
-from edgedec.runtime.gpu.lowering import bundle_layout, head_layout, lower
+from edgedec.runtime.gpu.lowering import bundle_layout
 from edgedec.runtime.gpu.program import TOP_K
+from edgedec.runtime.gpu.sized_program import head_layout, lower
 from edgedec.runtime.protocols import Bytes, Limits
 
 __all__ = ["gpu_footprint"]

@@ -24,7 +24,9 @@ from edgedec.runtime.gpu.program import TOP_K, Kind, When
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.run_sizes import cache_rows, run_rows, usual_result_rows
 
-__all__ = ["BufferPlan", "Dispatch", "ProgramLayout", "Sizes", "ValuePlace", "check_bindings", "sizes_of"]
+__all__ = ["MOST_MOVES", "BufferPlan", "Dispatch", "ProgramLayout", "Sizes", "ValuePlace", "check_bindings", "sizes_of"]
+
+MOST_MOVES = 512  # pairs of rows that one submission moves
 
 
 @dataclass(frozen=True, kw_only=True)

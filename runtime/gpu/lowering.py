@@ -1,4 +1,4 @@
-"""Lower a graph to a program: a layout for any limits, then the program and its constants for some.
+"""Lower a graph to the layout of a program, for any limits. ``sized_program.py`` makes the program for some.
 
 Each node of ``fusion.py`` becomes a few dispatches. Values live in slots, which they share when they are not alive at the
 same time; the outputs of linears that read the same input lie beside one another in one slot, and their readers know the
@@ -19,38 +19,26 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.manifest import Tensor
 from edgedec.errors import UnsupportedError
 from edgedec.graph.graph import Graph, KvState
-from edgedec.graph.ops import (
-    Add,
-    Embed,
-    GatedActivation,
-    Hadamard,
-    Linear,
-    Operation,
-    QuantizeActivation,
-    RmsNorm,
-    SelectRows,
-)
+from edgedec.graph.ops import Embed, Linear
 from edgedec.runtime.gpu.attending import cache_shape, lower_attention, state_plan
 from edgedec.runtime.gpu.fusion import FusedNode, group_operations
-from edgedec.runtime.gpu.kernels import rows
-from edgedec.runtime.gpu.kernels.codes import code_stride
 from edgedec.runtime.gpu.kernels.embedding import embed, pack_embedding
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel
 from edgedec.runtime.gpu.kernels.results import move_rows, top_k
 from edgedec.runtime.gpu.kernels.rows import Columns
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
-from edgedec.runtime.gpu.layout import BufferPlan, Dispatch, ProgramLayout, Sizes, ValuePlace
+from edgedec.runtime.gpu.layout import MOST_MOVES, BufferPlan, Dispatch, ProgramLayout, Sizes, ValuePlace
 from edgedec.runtime.gpu.matrices import lower_linear
-from edgedec.runtime.gpu.program import GpuBuffer, GpuProgram, Step, Tap, When
+from edgedec.runtime.gpu.program import When
+from edgedec.runtime.gpu.row_nodes import lower_rows
 from edgedec.runtime.gpu.slots import Slots
 from edgedec.runtime.gpu.weights import read_part
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme
 
-__all__ = ["GraphLowering", "bundle_layout", "constants", "lower"]
+__all__ = ["GraphLowering", "bundle_layout"]
 
-MOST_MOVES = 512  # pairs of rows that one submission moves
 _ACTIVATIONS, _LOGITS = "activations", "logits"
 
 
@@ -241,24 +229,8 @@ class GraphLowering:
             lower_linear(self, node)
         elif isinstance(first, Embed):
             self._embed(node, first)
-        elif isinstance(first, SelectRows):
-            self._select(node)
-        elif isinstance(first, Add):
-            self._add(node)
-        elif isinstance(node.operations[-1], QuantizeActivation):
-            self._quantize(node)
-        elif isinstance(first, RmsNorm):
-            self._norm(node, first)
-        elif isinstance(first, Hadamard):
-            self._hadamard(node, first)
         else:
-            assert isinstance(first, GatedActivation)
-            self._gate(node, first)
-
-    def _width(self, value: str) -> int:
-        width = self.graph.values[value].shape[-1]
-        assert isinstance(width, int)
-        return width
+            lower_rows(self, node)
 
     def _embed(self, node: FusedNode, op: Embed) -> None:
         width, tensor = self.layout.width, self.tensors[op.weight]
@@ -294,102 +266,6 @@ class GraphLowering:
                 self.constant(f"{weight}.row_scales", vocab, lambda bundle, sizes: read_part(bundle, weight, "scale"))
             )
         return names, False
-
-    def _select(self, node: FusedNode) -> None:
-        x = self.place(node.inputs[0])
-        place = self.new(node.outputs[0], x.width, results=True)
-        self.dispatch(
-            node.name,
-            lambda options, sizes: rows.select(options, width=x.width),
-            (x.buffer, place.buffer),
-            when="results",
-        )
-
-    def _add(self, node: FusedNode) -> None:
-        a, b = (self.place(name) for name in node.inputs)
-        place = self.new(node.outputs[0], a.width, results=a.results)
-        self.dispatch(
-            node.name,
-            lambda options, sizes: rows.add(options, width=a.width, a=a.columns, b=b.columns),
-            (a.buffer, b.buffer, place.buffer),
-            results=a.results,
-        )
-
-    def _norm(self, node: FusedNode, op: RmsNorm) -> None:
-        x, (width,) = self.place(node.inputs[0]), self.graph.weights[op.weight].shape
-        place = self.new(node.outputs[0], x.width, results=x.results)
-        self.dispatch(
-            node.name,
-            lambda options, sizes: rows.norm(options, width=width, eps=op.eps, heads=op.heads, x=x.columns),
-            (x.buffer, self.floats(op.weight, op.offset), place.buffer),
-            results=x.results,
-        )
-
-    def _hadamard(self, node: FusedNode, op: Hadamard) -> None:
-        x = self.place(node.inputs[0])
-        signs = (
-            self.floats(op.signs) if op.signs else self.constant(f"ones {x.width}", x.width, partial(_ones, x.width))
-        )
-        place = self.new(node.outputs[0], x.width, results=x.results)
-        self.dispatch(
-            node.name,
-            lambda options, sizes: rows.hadamard(
-                options, width=x.width, block=op.block, inverse=op.inverse, x=x.columns
-            ),
-            (x.buffer, signs, place.buffer),
-            results=x.results,
-        )
-
-    def _gate(self, node: FusedNode, op: GatedActivation) -> None:
-        gate, up = (self.place(name) for name in node.inputs)
-        place = self.new(node.outputs[0], gate.width, results=gate.results)
-        self.dispatch(
-            node.name,
-            lambda options, sizes: rows.gate(
-                options, width=gate.width, activation=op.activation, gate=gate.columns, up=up.columns
-            ),
-            (gate.buffer, up.buffer, place.buffer),
-            results=gate.results,
-        )
-
-    def _quantize(self, node: FusedNode) -> None:
-        """Lower a quantization with the operations before it."""
-        operations, inputs = node.operations[:-1], [self.place(name) for name in node.inputs]
-        x, codes, scale = inputs[0], *node.outputs
-        to = self.new(codes, code_stride(x.width), x.width, results=x.results)
-        scales = self.new(scale, 1, results=x.results)
-        self.dispatch(
-            node.name,
-            partial(_quantizer, operations, inputs),
-            (
-                *(place.buffer for place in inputs),
-                *(self.floats(op.weight, op.offset) for op in operations if isinstance(op, RmsNorm)),
-                to.buffer,
-                scales.buffer,
-            ),
-            results=x.results,
-        )
-
-
-def _quantizer(
-    operations: Sequence[Operation], inputs: Sequence[ValuePlace], options: ShaderOptions, sizes: Sizes
-) -> Kernel:
-    """Return the kernel of a quantization with the operations before it."""
-    x = inputs[0]
-    gate = next((op for op in operations if isinstance(op, GatedActivation)), None)
-    norm = next((op for op in operations if isinstance(op, RmsNorm)), None)
-    return rows.quantize(
-        options,
-        width=x.width,
-        x=x.columns,
-        activation=gate.activation if gate else None,
-        up=inputs[1].columns if gate else None,
-        eps=norm.eps if norm else None,
-    )
-
-
-def _ones(count: int, bundle: Bundle, sizes: Sizes) -> NDArray[np.float32]:
-    return np.ones(count, np.float32)
 
 
 def _fixed(sizes: Sizes, words: int) -> int:
@@ -451,65 +327,3 @@ def bundle_layout(
         ).build()
     layout: ProgramLayout = bundle.derived[key]
     return layout
-
-
-def head_layout(sizes: Sizes) -> HeadLayout:
-    """Return the layout of the header of a run."""
-    return HeadLayout(rows=sizes.rows, results=sizes.results, blocks=sizes.table_blocks)
-
-
-def lower(
-    layout: ProgramLayout, sizes: Sizes, *, fused: bool, packed_dot: bool = True, compact: bool = False
-) -> GpuProgram:
-    """Return the program of a layout.
-
-    Args:
-        layout: the layout.
-        sizes: numbers of rows.
-        fused: True if the device's fma has one rounding.
-        packed_dot: True if its compiler has ``dot4I8Packed``.
-        compact: True for the form of the kernels that suits software drivers.
-    """
-    head = head_layout(sizes)
-    options = ShaderOptions(head=head, fused=fused, packed_dot=packed_dot, compact=compact)
-    buffers = [GpuBuffer(name="head", nbytes=4 * head.words, kind="input", item="head")]
-    for name, plan in layout.buffers.items():
-        buffers.append(GpuBuffer(name=name, nbytes=4 * plan.words(sizes), kind=plan.kind, item=plan.item))
-    index = {buffer.name: number for number, buffer in enumerate(buffers)}
-    kernels: dict[Kernel, int] = {}
-    steps = []
-    for dispatch in layout.dispatches:
-        kernel = dispatch.build(options, sizes)
-        number = kernels.setdefault(kernel, len(kernels))
-        places = (0, *(index[name] for name in dispatch.buffers))
-        steps.append(Step(name=dispatch.name, kernel=number, buffers=places, when=dispatch.when))
-    return GpuProgram(
-        rows=sizes.rows,
-        results=sizes.results,
-        cache_blocks=sizes.cache_blocks,
-        positions=sizes.positions,
-        vocab=layout.vocab,
-        width=layout.width,
-        top_k=layout.top_k,
-        most_moves=MOST_MOVES,
-        embeds_only=layout.embeds_only,
-        layout=head,
-        buffers=tuple(buffers),
-        kernels=tuple(kernels),
-        steps=tuple(steps),
-        head=0,
-        embeds=index["embeds"],
-        moves=index["moves"],
-        logits=index["logits"],
-        top_ids=index["top_ids"],
-        top_logits=index["top_logits"],
-        taps={
-            name: Tap(buffer=index[place.buffer], width=place.width, results=place.results)
-            for name, place in layout.taps.items()
-        },
-    )
-
-
-def constants(bundle: Bundle, layout: ProgramLayout, sizes: Sizes) -> dict[str, Callable[[], NDArray[Any]]]:
-    """Return a maker of the contents of each constant, by name of its buffer."""
-    return {name: partial(plan.make, bundle, sizes) for name, plan in layout.buffers.items() if plan.make is not None}

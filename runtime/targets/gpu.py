@@ -24,9 +24,10 @@ from edgedec.runtime.gpu.executor import Executor, RunningPass, Wanted
 from edgedec.runtime.gpu.footprint import gpu_footprint
 from edgedec.runtime.gpu.kernels.cache import KV_CHOICES
 from edgedec.runtime.gpu.layout import check_bindings, sizes_of
-from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
+from edgedec.runtime.gpu.lowering import bundle_layout
 from edgedec.runtime.gpu.probe import arithmetic
 from edgedec.runtime.gpu.rows import GpuArena, GpuRows, GpuState
+from edgedec.runtime.gpu.sized_program import constants, lower
 from edgedec.runtime.protocols import (
     F32,
     I32,

@@ -14,7 +14,8 @@ from edgedec.onnx.kv_cache import blocks_of
 from edgedec.progress import Progress, silent
 from edgedec.runtime.gpu.kernels.cache import KV_CHOICES
 from edgedec.runtime.gpu.layout import Sizes
-from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
+from edgedec.runtime.gpu.lowering import bundle_layout
+from edgedec.runtime.gpu.sized_program import constants, lower
 from edgedec.runtime.text.chat_template import check_template
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer

@@ -14,7 +14,8 @@ import pytest
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.embedded import bundle_folder
 from edgedec.runtime.gpu.layout import sizes_of
-from edgedec.runtime.gpu.lowering import bundle_layout, lower
+from edgedec.runtime.gpu.lowering import bundle_layout
+from edgedec.runtime.gpu.sized_program import lower
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.web.site_writer import VARIANTS, Variant
 from tests.support.chromium import Page, chromium, find_chromium

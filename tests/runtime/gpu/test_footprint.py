@@ -15,7 +15,8 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.embedded import bundle_folder
 from edgedec.runtime.gpu.footprint import gpu_footprint
 from edgedec.runtime.gpu.layout import sizes_of
-from edgedec.runtime.gpu.lowering import bundle_layout, lower
+from edgedec.runtime.gpu.lowering import bundle_layout
+from edgedec.runtime.gpu.sized_program import lower
 from edgedec.runtime.protocols import Limits
 from tests.support.gpu_here import need_gpu
 
