@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
-    from edgedec.memory.memory import Plan
+    from edgedec.memory.plan import Plan
     from edgedec.runtime.grammar.grammar import Grammar
     from edgedec.runtime.grammar.reasoning import Reasoning
     from edgedec.runtime.planning.speculation import SpecConfig
@@ -68,7 +68,7 @@ _DEFINED_IN = {
         "UnsupportedError",
         "UsageError",
     ),
-    "memory.memory": ("Plan",),
+    "memory.plan": ("Plan",),
     "runtime.session.answer": ("Answer", "AnswerStream", "Piece", "Timings"),
     "runtime.grammar.grammar": ("Grammar",),
     "runtime.grammar.reasoning": ("Reasoning",),

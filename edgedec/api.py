@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edgedec.memory.memory import Plan
+    from edgedec.memory.plan import Plan
     from edgedec.quantize.pipeline import QuantizeReport
     from edgedec.quantize.readers import Checkpoint
     from edgedec.runtime.text.tokenizer import Tokenizer
@@ -179,7 +179,7 @@ def plan_run(model: str | os.PathLike[str], **keywords: Unpack[RunKeywords]) -> 
 
 def plan_model(model: str | os.PathLike[str], settings: RunSettings) -> Plan:
     """Plan a run as ``plan_run`` does, with the settings as one object."""
-    from edgedec.memory.memory import MemoryMeter
+    from edgedec.memory.meter import MemoryMeter
     from edgedec.runtime.planning.planning import make_plan, with_libraries
     from edgedec.runtime.session.model_folder import open_model
     from edgedec.runtime.targets import target_module

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.families import context_size
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchCache, BatchInterpreter
 from edgedec.quantize.pipeline import checkpoint_graph, tensor_loader

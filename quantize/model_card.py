@@ -18,7 +18,7 @@ from edgedec.bundle.atomic import new_file
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.manifest import KV_PERPLEXITY, MANIFEST, encode_manifest
 from edgedec.errors import BundleError, EdgedecError
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.quantize.provenance import README, Provenance
 
 __all__ = ["CardFacts", "add_card", "card_text"]

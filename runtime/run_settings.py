@@ -74,7 +74,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         from edgedec.calibrated_bundle import check_policy_name
         from edgedec.graph.selection import MOST_KEYS
-        from edgedec.memory.memory import check_budget_bytes
+        from edgedec.memory.byte_sizes import check_budget_bytes
         from edgedec.runtime.run_sizes import MOST_ROWS
         from edgedec.runtime.targets import GPU_DEVICES, is_accelerator
 

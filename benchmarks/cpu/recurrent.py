@@ -19,7 +19,7 @@ from typing import Any
 
 from edgedec.cli.console import print_json, print_table
 from edgedec.errors import DeviceError
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 
 _CHILD = Path(__file__).parent / "recurrent_child.py"

@@ -20,7 +20,7 @@ import numpy as np
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.memory.heap import trim_heap
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.planning.planning import make_plan

@@ -48,7 +48,7 @@ from edgedec import demo
 from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.memory.memory import format_bytes, parse_bytes
+from edgedec.memory.byte_sizes import format_bytes, parse_bytes
 from edgedec.progress import Progress
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig, create_drafter

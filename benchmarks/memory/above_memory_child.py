@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from edgedec.memory.memory import resident_bytes
+from edgedec.memory.meter import resident_bytes
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import target_module

@@ -44,7 +44,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
 from edgedec.host.paths import cache_folder
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings

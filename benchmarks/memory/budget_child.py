@@ -25,7 +25,7 @@ import numpy as np
 
 from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory.heap import trim_heap
-from edgedec.memory.memory import mapped_bytes
+from edgedec.memory.meter import mapped_bytes
 from edgedec.runtime import kernels as kernels_module
 from edgedec.runtime.capabilities import SnapshotState
 from edgedec.runtime.decoders.adaptive import Adaptive

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.bundle.bundle import Bundle
-from edgedec.memory.memory import MemoryMeter, phases
+from edgedec.memory.meter import MemoryMeter
+from edgedec.memory.plan import phases
 from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target, target_module

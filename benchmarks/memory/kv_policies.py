@@ -48,7 +48,7 @@ from edgedec.kv.policies.duo import DuoPolicy
 from edgedec.kv.policies.nosa import NosaPolicy
 from edgedec.kv.policies.shadowkv import ShadowKvPolicy
 from edgedec.kv.policy import KvPolicy, policy_kinds, read_policy
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.quantize.calibration import cut_windows
 from edgedec.quantize.demo_pair.check import is_right
 from edgedec.quantize.demo_pair.data import HELD_OUT_SEED

@@ -21,7 +21,7 @@ from benchmarks.memory.budget_child import BudgetRun
 from edgedec import demo
 from edgedec.cli.console import print_json, print_table
 from edgedec.errors import DeviceError
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 
 _LAYERS, _PERIOD = 6, 6  # layers, and each how many of Gemma 3 see everything

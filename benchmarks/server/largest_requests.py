@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.server.server_process import HOST, ServerProcess
 from edgedec.cli.console import note, print_json, print_table
-from edgedec.memory.memory import parse_bytes
+from edgedec.memory.byte_sizes import parse_bytes
 
 _MIB = 1 << 20
 _BODY = _MIB - 64  # bytes of a body that the server reads by default, less its other fields

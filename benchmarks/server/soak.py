@@ -56,7 +56,7 @@ from benchmarks.server.soak_requests import CONTEXT, KV_BITS, requests, texts_al
 from benchmarks.server.soak_rules import AttackRounds, anonymous_sizes, memory_line, resident_bytes
 from edgedec.cli.console import note, print_json
 from edgedec.errors import DeviceError
-from edgedec.memory.memory import parse_bytes
+from edgedec.memory.byte_sizes import parse_bytes
 
 _SLOTS, _QUEUE = 6, 8
 _ADDRESS = re.compile(r"at (http://\S+)")

@@ -172,7 +172,7 @@ def _print_categories(tallies: Mapping[str, Tally]) -> None:
 
 def print_comparison(results: Sequence[Result]) -> None:
     """Print a row for each bundle, and notes that explain the table."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     data = compare(results)
     by = data["compared_by"]

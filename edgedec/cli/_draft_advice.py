@@ -197,7 +197,7 @@ def as_json(fit: Fit, advice: DraftAdvice) -> dict[str, Any]:
 
 def report(fit: Fit, advice: DraftAdvice, options: PlanOptions) -> list[str]:
     """Return the lines of the report."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     law = fit.law
     lines = [
@@ -240,7 +240,7 @@ def report(fit: Fit, advice: DraftAdvice, options: PlanOptions) -> list[str]:
 
 def _row(candidate: Candidate) -> str:
     """Return the line of a candidate."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     line = f"  {candidate.hidden_size:6}   {candidate.parameters:>10,}   {candidate.acceptance:8.3f}   "
     size = format_bytes(candidate.total_bytes)

@@ -8,14 +8,14 @@ from edgedec.cli.console import note
 
 if TYPE_CHECKING:
     from edgedec.memory.budget import Budget
-    from edgedec.memory.memory import Plan
+    from edgedec.memory.plan import Plan
 
 __all__ = ["note_disk", "note_limit", "note_policy"]
 
 
 def note_limit(plan: Plan, budget: Budget) -> None:
     """Say on stderr what the plan has reduced, and what a control group's limit, which the user did not set, means."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     size = budget.budget_bytes
     if plan.reduced:
@@ -41,14 +41,14 @@ def note_policy(plan: Plan, request: str | None) -> None:
 
 def _files(plan: Plan) -> str:
     """Return what a run writes to the disk, as the end of a sentence."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     return "".join(f"; it takes {format_bytes(use.used_bytes)} of {use.name}" for use in plan.memories)
 
 
 def note_disk(plan: Plan) -> None:
     """Say on stderr that weights are read from the disk, which explains the speed."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     if plan.disk is not None:
         note(

@@ -150,7 +150,7 @@ def _in_words(accelerator: Mapping[str, Any]) -> str:
 
 def _written(name: str, value: Any) -> str:
     """Return a member as text."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     if value is None or value == ():
         return "-"

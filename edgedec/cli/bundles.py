@@ -65,7 +65,7 @@ def remove(
     An embedded model is made again when it is used. Folders elsewhere are never removed.
     """
     from edgedec.cli._kept_bundles import cached_bundles, kept_figures
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     chosen = _chosen(names, cached_bundles())
     total = sum(bundle.size_bytes for bundle in chosen)
@@ -186,7 +186,7 @@ def _as_json(bundle: KeptBundle) -> dict[str, Any]:
 
 
 def _print(found: Sequence[KeptBundle], not_made: Sequence[str]) -> None:
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     rows = [("name", "method", "size", "changed", "where")]
     for bundle in found:

@@ -108,7 +108,7 @@ def _print_checks(inspection: Inspection) -> None:
 
 
 def _print_dry_run(data: dict[str, Any], bundle: BoardBundle, target: SshHost, folder: str, *, json: bool) -> None:
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
     from edgedec.runtime.deploy.deploy import commands
 
     steps = [{"what": what, "command": command} for what, command in commands(bundle, target, folder)]

@@ -165,7 +165,7 @@ def _int8_products() -> MachineCheck:
 
 def _memory() -> MachineCheck:
     from edgedec.memory.budget import find_budget
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     detail, budget = f"{format_bytes(pages * page)} in the machine", find_budget()

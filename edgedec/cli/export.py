@@ -129,7 +129,7 @@ def export(
 
 
 def _print(result: dict[str, Any]) -> None:
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     kinds = ", ".join(f"{count} {kind}" for kind, count in result["tensors"].items())
     read_by = result["read_by"] or ""

@@ -76,7 +76,7 @@ def _switching(counts: SwitchCounts) -> str:
 
 def note_narrowed(session: Session, requested: SpecConfig) -> None:
     """Print a note if the plan left out the drafter, which explains the speed."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     if requested.drafter != "none" and session.run.spec.drafter == "none":
         from_bytes = session.run.plan.speculation_from_bytes
@@ -86,7 +86,7 @@ def note_narrowed(session: Session, requested: SpecConfig) -> None:
 
 def figures(answer: Answer) -> str:
     """Return the figures of an answer as text."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     timings = answer.timings
     kept = f" ({timings.prompt_kept} of them kept from before)" if timings.prompt_kept else ""

@@ -115,7 +115,7 @@ def _describe_program(program: Program, path: str, count: int) -> dict[str, Any]
 
 def _print_program(program: Program, path: str, count: int) -> None:
     from edgedec.hw.compiler.disassembler import lines
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     config, total = program.config, len(program.instructions)
     print_table(
@@ -205,7 +205,7 @@ def _method(quantization: Mapping[str, Any]) -> str:
 
 def _print(data: dict[str, Any]) -> None:
     from edgedec.kv.policy import read_policy
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     tokens, policy = data["tokens"], read_policy(data["config"])
     print_table(

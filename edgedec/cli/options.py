@@ -363,7 +363,7 @@ def budget_bytes(text: str | None) -> int | None:
     Raises:
         UsageError: the text is not a size, or is a number without a unit that is too small for bytes.
     """
-    from edgedec.memory.memory import parse_bytes
+    from edgedec.memory.byte_sizes import parse_bytes
 
     if text is None:
         return None

@@ -14,7 +14,7 @@ from edgedec.cli.run_options import PlanOptions, command_line
 from edgedec.errors import BudgetError, UsageError
 
 if TYPE_CHECKING:
-    from edgedec.memory.memory import DiskUse, Plan
+    from edgedec.memory.plan import DiskUse, Plan
     from edgedec.runtime.planning.speculation import SpecConfig
 
 __all__ = ["plan"]
@@ -67,7 +67,8 @@ def plan(
     spec, device = options.spec(), options.device
     settings = options.settings(spec=spec)
     from edgedec.bundle.bundle import Bundle
-    from edgedec.memory.memory import format_bytes, resident_bytes
+    from edgedec.memory.byte_sizes import format_bytes
+    from edgedec.memory.meter import resident_bytes
     from edgedec.runtime.planning.plan_search import planned_budget
     from edgedec.runtime.planning.planning import make_plan
     from edgedec.runtime.targets import target_module
@@ -97,7 +98,8 @@ def plan(
 
 
 def _print(plan: Plan, spec: SpecConfig, device: str, resident: int) -> None:
-    from edgedec.memory.memory import WEIGHT_ITEMS, format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
+    from edgedec.memory.plan import WEIGHT_ITEMS
 
     policy = "" if plan.kv_policy == "full" else f", policy {plan.kv_policy}"
     print(f"context {plan.ctx_size} tokens, KV {plan.kv_bits} bits{policy}, passes of {plan.pass_rows} rows at most")
@@ -159,14 +161,14 @@ def _speed(plan: Plan, device: str) -> str:
 
 
 def _cell(size: int | None) -> str:
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     return "" if size is None else format_bytes(size)
 
 
 def _streaming(disk: DiskUse) -> str:
     """Return what each pass reads from the disk, and what that means for its time, as text."""
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     how = "direct reads" if disk.direct else "reads through the page cache, because the file system has no direct ones"
     passes = ", ".join(f"{rows}: {1000 * seconds:.1f}" for rows, seconds in disk.pass_seconds.items())

@@ -194,7 +194,7 @@ def quantize(
     """
     from edgedec.bundle.atomic import check_folder, check_room
     from edgedec.bundle.manifest import MANIFEST
-    from edgedec.memory.memory import MemoryMeter
+    from edgedec.memory.meter import MemoryMeter
     from edgedec.quantize.hints import lost_hint
     from edgedec.quantize.model_card import CardFacts, add_card
     from edgedec.quantize.pipeline import QuantizeOptions, least_bytes, uses_calibration
@@ -303,7 +303,7 @@ def quantize(
 
 
 def _print(result: dict[str, Any]) -> None:
-    from edgedec.memory.memory import format_bytes
+    from edgedec.memory.byte_sizes import format_bytes
 
     before, after = result["perplexity_before"], result["perplexity_after"]
     how = ", ".join(

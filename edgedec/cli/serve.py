@@ -57,7 +57,7 @@ def _disk(run: RunOptions, size: str | None) -> AbstractContextManager[SpillFold
     """
     from edgedec.bundle.bundle import Bundle
     from edgedec.host.paths import cache_folder
-    from edgedec.memory.memory import parse_bytes
+    from edgedec.memory.byte_sizes import parse_bytes
     from edgedec.runtime.engine.spill import SpillFolder
 
     if size is None:
@@ -211,7 +211,7 @@ def serve(
     The server ends on Ctrl-C or SIGTERM, after it has answered the requests that it accepted.
     """
     _check_packages()
-    from edgedec.memory.memory import parse_bytes
+    from edgedec.memory.byte_sizes import parse_bytes
     from edgedec.runtime.server.reasoning import ReasoningSettings
     from edgedec.runtime.server.settings import ServerSettings
     from edgedec.runtime.server.systemd import Notifier

@@ -19,7 +19,8 @@ from edgedec.bundle.atomic import new_file
 from edgedec.bundle.bundle import Bundle
 from edgedec.demo.messages import messages
 from edgedec.errors import EdgedecError
-from edgedec.memory.memory import Plan, format_bytes, parse_bytes
+from edgedec.memory.byte_sizes import format_bytes, parse_bytes
+from edgedec.memory.plan import Plan
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session

@@ -16,7 +16,7 @@ from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BundleError, UsageError
 from edgedec.host.paths import cache_folder, clear_cached
 from edgedec.memory.budget import find_budget
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.progress import Progress, silent
 from edgedec.quantize.synthetic.padded_bundle import pad_bundle
 

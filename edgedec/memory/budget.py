@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.memory.cgroups import cgroup_limits
-from edgedec.memory.memory import format_bytes
 
 __all__ = ["Budget", "MemoryLimit", "find_budget", "machine_memory"]
 

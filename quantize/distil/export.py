@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from edgedec.bundle.atomic import check_folder, is_free, new_folder
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.distil.ternary import ternary_weight
 from edgedec.quantize.distil.torch_graph import TorchGraph

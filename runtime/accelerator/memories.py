@@ -9,7 +9,7 @@ from edgedec.boards import find_board
 from edgedec.errors import DeviceError
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.memory.memory import MemoryUse
+from edgedec.memory.plan import MemoryUse
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.driver.cma import Cma, read_cma, shortage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 
 __all__ = ["StreamCounts", "StreamTimings"]
 

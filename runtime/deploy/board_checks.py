@@ -16,7 +16,7 @@ from edgedec.boards import board_names, find_board
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.isa.striping import block_bytes
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
 from edgedec.runtime.driver.cma import Cma, shortage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.memory.memory import MemoryUse
+from edgedec.memory.plan import MemoryUse
 from edgedec.runtime.protocols import Drafter, Limits
 
 __all__ = ["file_uses"]

@@ -23,7 +23,7 @@ import numpy as np
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.host.rate_limit import RateLimitedLog
-from edgedec.memory.memory import MemoryUse
+from edgedec.memory.plan import MemoryUse
 from edgedec.runtime.base.median import median
 from edgedec.runtime.drafters import copy, model, ngram, stand
 from edgedec.runtime.drafters._files import file_uses

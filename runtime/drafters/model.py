@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.families import context_size
-from edgedec.memory.memory import MemoryUse
+from edgedec.memory.plan import MemoryUse
 from edgedec.runtime.capabilities import SnapshotState
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
 from edgedec.runtime.drafting import alone

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgedec.errors import BudgetError, EdgedecError, UsageError
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 
 _LOG = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from edgedec.bundle.atomic import new_file
 from edgedec.digests import large_sha256, sha256
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.runtime.cache.block_pool import HeldRows
 from edgedec.runtime.decoders.prefixes import common_prefix
 

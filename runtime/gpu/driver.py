@@ -17,7 +17,7 @@ from typing import Any
 from edgedec.bundle.atomic import new_file
 from edgedec.errors import EdgedecError
 from edgedec.host.paths import cache_folder
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.gpu.device import Adapter, GpuDevice, chosen_adapter, open_device
 from edgedec.runtime.gpu.probe import arithmetic, sample_pipelines
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.graph.ops import Operation
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.runtime.gpu.device import Adapter
 from edgedec.runtime.gpu.kernels.kernel import Kernel

@@ -15,7 +15,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.manifest import ALIGNMENT, Tensor
 from edgedec.families import build_graph
 from edgedec.graph.ops import Embed, Linear
-from edgedec.memory.memory import Plan
+from edgedec.memory.plan import Plan
 from edgedec.runtime.planning.draft_law import DraftLaw
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig

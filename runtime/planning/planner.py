@@ -11,7 +11,8 @@ from functools import cached_property
 from itertools import product
 
 from edgedec.bundle.bundle import Bundle
-from edgedec.memory.memory import DiskUse, MemoryUse, charged_bytes, format_bytes, largest_context, phases
+from edgedec.memory.byte_sizes import format_bytes
+from edgedec.memory.plan import DiskUse, MemoryUse, charged_bytes, largest_context, phases
 from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.drafters._text import PER_TEXT
 from edgedec.runtime.model_graph import is_recurrent

@@ -19,7 +19,8 @@ from typing import Any
 
 from edgedec.errors import EdgedecError
 from edgedec.memory.budget import Budget, MemoryLimit, find_budget
-from edgedec.memory.memory import MemoryMeter, Plan
+from edgedec.memory.meter import MemoryMeter
+from edgedec.memory.plan import Plan
 from edgedec.memory.pressure import PressureWatch, pressure_file
 from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
 from edgedec.runtime.grammar.cache import GrammarCache

@@ -9,7 +9,7 @@ from edgedec.bundle.embedded import bundle_folder
 from edgedec.bundle.manifest import WEIGHTS
 from edgedec.bundle.verified import is_new
 from edgedec.memory.heap import trim_heap, use_one_heap
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.plugins import load, names
 from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.model_graph import forget_graphs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.keywords import shows_keywords
 from edgedec.memory.heap import trim_heap
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.progress import Progress, silent
 from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.capabilities import ClosableTarget

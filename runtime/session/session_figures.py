@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.capabilities import AcceleratorTarget, SelectingTarget, StreamingTarget
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.decoders.switch import SwitchDecoder

@@ -10,7 +10,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.host.spelling import did_you_mean
 from edgedec.keywords import shows_keywords
-from edgedec.memory.memory import MemoryUse
+from edgedec.memory.plan import MemoryUse
 from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
 from edgedec.runtime.protocols import Bytes, Target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.graph.graph import Graph
-from edgedec.memory.memory import MemoryUse
+from edgedec.memory.plan import MemoryUse
 from edgedec.onnx.kv_cache import CacheLayout, blocks_of, cache_layout
 from edgedec.onnx.lowering import check_lowered
 from edgedec.onnx.recurrent_layout import RecurrentLayout, recurrent_layout

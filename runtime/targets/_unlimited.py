@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.bundle.bundle import Bundle
-from edgedec.memory.memory import MemoryUse
+from edgedec.memory.plan import MemoryUse
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds
 

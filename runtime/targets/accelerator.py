@@ -18,7 +18,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.device import Device
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.memory.memory import MemoryUse
+from edgedec.memory.plan import MemoryUse
 from edgedec.progress import Progress
 from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.values import Logits

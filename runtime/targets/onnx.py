@@ -12,7 +12,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import ToolError
 from edgedec.families import build_graph
 from edgedec.host.install_hint import install_extra, is_installed, pip_install
-from edgedec.memory.memory import MemoryUse
+from edgedec.memory.plan import MemoryUse
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.sessions.operator import usable, why_unusable
 from edgedec.runtime.protocols import Bytes, Target

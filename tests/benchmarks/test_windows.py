@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.kernels.sessions.operator import usable
 
 windows = importlib.import_module("benchmarks.memory.windows")

@@ -20,7 +20,7 @@ from edgedec.demo import __main__ as main_module
 from edgedec.demo import races
 from edgedec.demo.messages import messages
 from edgedec.errors import UsageError
-from edgedec.memory.memory import Plan
+from edgedec.memory.plan import Plan
 from edgedec.quantize.demo_pair.check import names_in
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.measure.choices import read_items

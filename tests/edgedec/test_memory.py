@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import BudgetError, UsageError
-from edgedec.memory import memory
-from edgedec.memory.memory import MemoryMeter, Plan, charged_bytes, format_bytes, largest_context, parse_bytes, phases
+from edgedec.memory.byte_sizes import format_bytes, parse_bytes
+from edgedec.memory.meter import MemoryMeter
+from edgedec.memory.plan import Plan, charged_bytes, largest_context, phases
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -244,7 +245,7 @@ def test_a_peak_between_two_marks_is_caught() -> None:
 def test_a_high_figure_gives_free_memory_back_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     meter, sizes, trims = MemoryMeter(), iter([50, 120, 80, 120, 120, 110, 60]), list[str]()
     monkeypatch.setattr(MemoryMeter, "charged_bytes", lambda self: next(sizes))
-    monkeypatch.setattr(memory, "trim_heap", lambda: trims.append("trim"))
+    monkeypatch.setattr("edgedec.memory.meter.trim_heap", lambda: trims.append("trim"))
     monkeypatch.setattr(gc, "collect", lambda: trims.append("collect"))
     meter.high_bytes = 100
     assert meter.mark() == 50

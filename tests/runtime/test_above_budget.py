@@ -16,7 +16,8 @@ import pytest
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BudgetError, DeviceError
-from edgedec.memory.memory import MemoryMeter, charged_bytes
+from edgedec.memory.meter import MemoryMeter
+from edgedec.memory.plan import charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.kernels.weights.layout_cache import FILE

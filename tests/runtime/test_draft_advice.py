@@ -6,7 +6,7 @@ import pytest
 
 from edgedec import demo
 from edgedec.bundle.bundle import Bundle
-from edgedec.memory.memory import Plan
+from edgedec.memory.plan import Plan
 from edgedec.runtime.planning.draft_advice import advise_draft, draft_bundle, parameter_count
 from edgedec.runtime.planning.draft_law import DraftLaw
 from edgedec.runtime.planning.planning import make_plan

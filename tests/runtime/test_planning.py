@@ -22,7 +22,8 @@ from edgedec import demo
 from edgedec.bundle.bundle import Bundle
 from edgedec.calibrated_bundle import write_calibrated
 from edgedec.errors import BudgetError, UsageError
-from edgedec.memory.memory import MemoryMeter, Plan, charged_bytes, phases
+from edgedec.memory.meter import MemoryMeter
+from edgedec.memory.plan import Plan, charged_bytes, phases
 from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions

@@ -13,7 +13,7 @@ from edgedec import demo
 from edgedec.api import plan_run
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedError, UsageError
-from edgedec.memory.memory import charged_bytes
+from edgedec.memory.plan import charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import loop
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
 from edgedec.host.paths import cache_folder
-from edgedec.memory.memory import MemoryUse, format_bytes
+from edgedec.memory.byte_sizes import format_bytes
+from edgedec.memory.plan import MemoryUse
 from edgedec.onnx.kv_cache import BLOCK_ROWS, FiledState
 from edgedec.runtime.base.native_library import Functions
 from edgedec.runtime.kernels import Kernels

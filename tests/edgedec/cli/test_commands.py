@@ -15,7 +15,8 @@ from edgedec.bundle.bundle import Bundle, BundleWriter
 from edgedec.bundle.manifest import Tokens
 from edgedec.calibrated_bundle import write_calibrated
 from edgedec.cli import doctor as doctor_module
-from edgedec.memory.memory import format_bytes, phases
+from edgedec.memory.byte_sizes import format_bytes
+from edgedec.memory.plan import phases
 from edgedec.runtime.base.cores import physical_cores
 from edgedec.runtime.kernels import KERNEL_NAMES
 from edgedec.runtime.measure import guesses

@@ -13,7 +13,7 @@ from edgedec.api import plan_run
 from edgedec.bundle.bundle import Bundle
 from edgedec.memory import budget as memory_budget
 from edgedec.memory.budget import find_budget
-from edgedec.memory.memory import format_bytes
+from edgedec.memory.byte_sizes import format_bytes
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.plan_search import planned_budget

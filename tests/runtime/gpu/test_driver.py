@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("wgpu", reason="the package wgpu is not installed; .ci/environment dev installs it")
 
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.gpu import driver
 from edgedec.runtime.gpu.device import chosen_adapter
 from edgedec.runtime.gpu.driver import known_cost, opened_device

@@ -27,7 +27,7 @@ from onnx import StringStringEntryProto, TensorProto, helper, numpy_helper
 
 from edgedec.errors import EdgedecError
 from edgedec.host.ort import onnxruntime as ort
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.reference.float_profile.ops.linear import _product as reference_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import CODE_PATHS, load
@@ -502,7 +502,7 @@ MAPPED = """
 import sys
 from pathlib import Path
 import numpy as np, onnxruntime as ort
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.kernels import load
 from edgedec.runtime.kernels.sessions.registration import register
 

@@ -11,7 +11,7 @@ from edgedec import demo
 from edgedec.bundle.bundle import Bundle
 from edgedec.cli.run_options import RunOptions
 from edgedec.memory.budget import find_budget
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.grammar import Grammar

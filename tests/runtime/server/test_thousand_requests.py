@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 import pytest
 
-from edgedec.memory.memory import parse_bytes
+from edgedec.memory.byte_sizes import parse_bytes
 from edgedec.runtime.session.session import Session
 from tests.runtime.server.test_many_clients import alone, requests
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import CacheFullError, EdgedecError, UsageError
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.cache.arena import ArenaState
 from edgedec.runtime.kernels.sessions.operator import usable

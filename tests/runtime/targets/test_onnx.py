@@ -116,7 +116,7 @@ _LOAD = """
 import sys
 from pathlib import Path
 from edgedec.bundle.bundle import Bundle
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets._portable import OnnxTarget
 bundle, limits = Bundle.open(Path(sys.argv[1])), Limits(nodes=1, depth=0, positions=1)

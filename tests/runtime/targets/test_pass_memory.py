@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.kernels.sessions.operator import usable
 
@@ -28,7 +28,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from edgedec.bundle.bundle import Bundle
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
@@ -61,7 +61,7 @@ from pathlib import Path
 import numpy as np
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import CacheFullError
-from edgedec.memory.memory import MemoryMeter
+from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
