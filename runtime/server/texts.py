@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
+from functools import partial
 
 from edgedec.errors import EdgedecError
 from edgedec.memory.heap import trim_heap
@@ -85,7 +86,7 @@ class RunningTexts:
         for turn, future in self._compiling:
             future.cancel()
             turn.submission.post(_shown(error))
-            future.add_done_callback(lambda _, turn=turn: turn.free())  # at once, unless its thread goes on
+            future.add_done_callback(partial(_free, turn))  # at once, unless its thread goes on
         self._compiling = []
         self._free_ended()
         self._post_new()
@@ -233,6 +234,11 @@ class RunningTexts:
         """End all answers that are being written, for a reason that belongs to none of them."""
         for turn, stream in self._running:
             self._fail(turn, stream, error)
+
+
+def _free(turn: QueuedText, compiled: Future[CompiledGrammar]) -> None:
+    """Give the memory of a text back whose grammar nobody waits for."""
+    turn.free()
 
 
 def _end(turn: QueuedText, answer: Answer) -> TextEnd:
