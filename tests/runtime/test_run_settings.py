@@ -142,7 +142,7 @@ LINES = {
         "    embeddings: bool\n": "    imaginary: int\n",
     },
     "edgedec/cli/run_options.py": {
-        "    memory_budget: MemoryBudget = None\n": '    imaginary: Annotated[int, option("--imaginary")] = 0\n',
+        "    memory_budget: MemoryBudget = None\n": '    imaginary: Annotated[int, memory_option("--imaginary")] = 0\n',
     },
     "runtime/text_settings.py": {
         "    on_rows: Callable[[F32], None] | None = None\n": '    magic: str = "none"\n',
