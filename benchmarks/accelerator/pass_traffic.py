@@ -38,8 +38,8 @@ class Traffic:
 
     The reads of a pass, and the writes of keys and values, run through the DDR model or a flat memory. The times at which
     the reader waits for a result are those that edgedec.hw.compiler.cycles computes with an ideal memory. The RTL of one
-    and two layers took the same time within 3 % (docs/accelerator.md). Nothing of the RTL runs here, so the figures are
-    called modelled.
+    and two layers took the same time within 3 % (docs/reports/accelerator.md). Nothing of the RTL runs here, so the
+    figures are called modelled.
 
     Args:
         layers: layers of the model; None: as many as the shape has.

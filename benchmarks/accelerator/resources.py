@@ -9,7 +9,7 @@ adders and registers that a vendor's tool packs into multipliers, because yosys 
 With --simulate the cycle model is compared with the RTL of the same configurations, which takes minutes to compile, for
 passes of several layers, positions and slots with a memory without delays and with a slow one.
 
-The measured errors are in docs/accelerator.md, "Estimate". With --write-docs nothing is synthesized: the shares of a device
+The measured errors are in docs/reports/accelerator.md. With --write-docs nothing is synthesized: the shares of a device
 that the default configuration takes by estimate are written into that page.
 
     .venv/bin/python -m benchmarks.accelerator.resources [--quick] [--configs NAME ...] [--family xcup|ecp5] [--json]
@@ -53,7 +53,7 @@ _SMALLEST = 100  # least LUTs or FF of a part that is named
 
 
 def share_tables() -> dict[str, str]:
-    """Return the tables of docs/accelerator.md by name: shares of a board's device, estimated, and the usable ones."""
+    """Return the tables of the pages by name: shares of a board's device, estimated, and the usable ones."""
     board, expected = find_board(_DOCUMENTED), estimate(AcceleratorConfig())
     in_fabric = replace(expected, parts={**expected.parts, "adders": expected.in_multipliers})
     shares = {"estimate": expected.shares(board), "with the MacArray's adders in LUTs": in_fabric.shares(board)}
@@ -147,7 +147,7 @@ def _arguments() -> argparse.Namespace:
         help="also synthesize the whole accelerator, which is feasible only for small ones",
     )
     parser.add_argument("--simulate", action="store_true", help="compare cycles instead of resources")
-    parser.add_argument("--write-docs", action="store_true", help="write the estimated shares into docs/accelerator.md")
+    parser.add_argument("--write-docs", action="store_true", help="write the estimated shares into the pages")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

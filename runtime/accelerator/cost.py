@@ -16,7 +16,7 @@ _STEP = 64
 
 
 class CycleCost:
-    """A ``CostModel`` of an accelerator's passes. docs/accelerator.md states the error of the estimates.
+    """A ``CostModel`` of an accelerator's passes. docs/reports/accelerator.md states the error of the estimates.
 
     Args:
         program: the compiled program.
