@@ -7,9 +7,9 @@ No result is measured on a board. Every text combines three parts:
 
 - The time of a pass: all its reads and writes run through the KV260's memory model, the waits for results between them come
   from the cycle model, and the sum is scaled to the cycles that the RTL of this shape took, as far as it was simulated
-  (docs/reports/accelerator.md). These times are called modelled. Commits that move rows are computed in the same way, without
-  the scaling. Plain decoding and the drafter ``auto`` are also computed with another master beside the accelerator, and with a
-  flat memory.
+  (docs/reports/accelerator.md). These times are called modelled. Commits that move rows are computed in the same way,
+  without the scaling. Plain decoding and the drafter ``auto`` are also computed with another master beside the accelerator,
+  and with a flat memory.
 - The acceptance: the embedded model writes greedy texts after prompts of six kinds on the CPU target. A drafter's tree is
   compared with the model's logits after each of its own tokens. The text must be the same as before, or the benchmark ends
   with an error. --check runs every pass on the CPU target as well. The embedded model writes children's stories; the
