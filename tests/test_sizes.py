@@ -26,7 +26,6 @@ LEFT: Mapping[str, int] = {
     "hw/datapath.py": 565,
     "hw/system/host_link.py": 457,
     "hw/system/sdram/sequencer.py": 472,
-    "quantize/demo_pair/world.py": 603,
 }
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from edgedec.quantize.demo_pair.facts import fact
 from edgedec.quantize.demo_pair.talk import conversation
-from edgedec.quantize.demo_pair.world import fact, tale
+from edgedec.quantize.demo_pair.world import tale
 
 __all__ = ["CHAT_TEMPLATE", "HELD_OUT_SEED", "SPECIAL_TOKENS", "choices", "documents", "pack", "train_tokenizer"]
 

@@ -16,9 +16,10 @@ from edgedec.quantize.demo_pair import sketch_words as sketches
 from edgedec.quantize.demo_pair import words
 from edgedec.quantize.demo_pair.check import is_right, name_faults, names_in
 from edgedec.quantize.demo_pair.data import HELD_OUT_SEED
+from edgedec.quantize.demo_pair.facts import fact
 from edgedec.quantize.demo_pair.sketch import Sketch, sketch
 from edgedec.quantize.demo_pair.talk import Turn, mood_requests, request
-from edgedec.quantize.demo_pair.world import Question, fact, repeated_share, tale, tidy
+from edgedec.quantize.demo_pair.world import Question, repeated_share, tale, tidy
 
 __all__ = ["Ask", "facts", "instructions", "own_questions", "questions", "stories"]
 

@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from edgedec.quantize.demo_pair import sketch_words as sketches
+from edgedec.quantize.demo_pair.facts import fact
 from edgedec.quantize.demo_pair.sketch import Sketch, listed, scene, sketch
-from edgedec.quantize.demo_pair.world import Question, Tale, fact, tale, tidy
+from edgedec.quantize.demo_pair.world import Question, Tale, tale, tidy
 
 __all__ = ["Turn", "conversation", "mood_requests", "request"]
 

@@ -1,4 +1,4 @@
-"""Hold the words, phrases, plots and facts of ``world`` as data.
+"""Hold the words, phrases and plots of ``world`` and the tables of ``facts`` as data.
 
 ``PLOTS`` is the text of ``plots.txt``. A plot is a block of it: a head line (name # hero # weather # subject), then ``LET``
 lines (values that are drawn once), then ``Q`` lines (question ; variant # answer with * for the value # right value # pool

@@ -1,7 +1,7 @@
-"""Generate training text of the embedded model: stories of a simulated small world, questions about them, simple facts.
+"""Generate training text of the embedded model: stories of a simulated small world, questions about them.
 
 A story depends on its seed alone. The seed draws a cast (children or talking animals, grown-ups, things with a colour and a
-material, places, the weather) and one of the plots of ``words``, each a chain of beats with many wordings. Questions are
+material, places, the weather) and one of the ``plots``, each a chain of beats with many wordings. Questions are
 drawn from the same cast, so their answers are true by construction. A question is left out if the chosen wordings do not
 mention its answer.
 
@@ -15,15 +15,16 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from edgedec.errors import UsageError
 from edgedec.quantize.demo_pair import words
+from edgedec.quantize.demo_pair.plots import Ask, Plot, plots
 
-__all__ = ["Question", "Tale", "World", "draw_cast", "fact", "polish", "repeated_share", "tale", "tidy"]
+__all__ = ["Question", "Tale", "World", "draw_cast", "polish", "repeated_share", "tale", "tidy"]
 
 MIN_WORDS, MAX_WORDS = 90, 220
 MAX_REPEATED_SHARE = 0.09  # limit on the share of repeated 4-grams; a story above it is drawn again
@@ -31,7 +32,6 @@ _TOKEN = re.compile(r"(\{|\||\}|\[\w+(?:\.\w+)?\]|<\w+>)")
 _SENTENCE = re.compile(r'(^|[.!?] |\." |\n|(?:^|[.!?] |\." |\n)")([a-z])')
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU])(?!one\b|once\b|use|uni)")
 _WORD = re.compile(r"[a-z']+")
-_SAID = re.compile(r"[\w'-]+")
 _SPACES = re.compile(r"  +")
 _STYLES, _HABIT, _FAVORITE, _SUITED, _TYPICAL = 12, 0.6, 0.4, 0.8, 0.4
 # The comma of an apposition before another mark, and a full stop after another mark.
@@ -63,38 +63,6 @@ class Tale:
     unknown: tuple[str, ...] = ()  # questions that the story does not answer
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Beat:
-    lines: tuple[str, ...]
-    optional: bool = False
-    paragraph: bool = False
-    outcome: str = ""  # the beat belongs to this outcome alone; empty: to all
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ask:
-    questions: tuple[str, ...]
-    answers: tuple[str, ...]  # "*" stands for the right or a wrong value
-    right: str
-    pool: str
-    outcome: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plot:
-    name: str
-    hero: str  # any, child
-    weather: str  # a key of words.WEATHER
-    about: str
-    lets: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...]  # names, rows of values
-    asks: tuple[_Ask, ...]
-    beats: tuple[_Beat, ...]
-
-    @property
-    def outcomes(self) -> tuple[str, ...]:
-        return tuple(sorted({beat.outcome for beat in self.beats if beat.outcome})) or ("",)
-
-
 @cache
 def _parse(template: str) -> _Node:
     """Return the template's tree of strings, ("slot", "h.he"), ("phrase", "said") and ("choice", branches)."""
@@ -118,43 +86,6 @@ def _parse(template: str) -> _Node:
     if len(stack) > 1:
         raise UsageError(f"story template {template!r} leaves a brace open; close it")
     return tuple(stack[0][0])
-
-
-@cache
-def _plots() -> tuple[_Plot, ...]:
-    return tuple(_read_plot(text) for text in words.PLOTS.strip().split("\nPLOT ") if text.strip())
-
-
-def _read_plot(text: str) -> _Plot:
-    blocks = [block.strip().splitlines() for block in re.split(r"\n\s*\n", text.strip())]
-    name, hero, weather, about = (part.strip() for part in blocks[0][0].removeprefix("PLOT ").split("#"))
-    lets, asks, beats = [], [], []
-    for line in blocks[0][1:]:
-        head, _, body = line.partition(": ")
-        if head.startswith("LET"):
-            rows = tuple(tuple(cell.strip() for cell in row.split("~")) for row in body.split(" / "))
-            lets.append((tuple(head.split()[1:]), rows))
-        else:
-            question, answer, right, pool = (part.strip() for part in body.split(" # "))
-            if not all("*" in form for form in answer.split(" ; ")):
-                raise UsageError(f"an answer of the question {question!r} in plot {name!r} has no *; add one")
-            asks.append(
-                _Ask(
-                    questions=tuple(question.split(" ; ")),
-                    answers=tuple(answer.split(" ; ")),
-                    right=right,
-                    pool=pool,
-                    outcome=head[1:].strip("="),
-                )
-            )
-    for block in blocks[1:]:
-        flags = block[0] if block[0].startswith("@") else ""
-        lines = block[1:] if flags else block
-        outcome = flags.partition("=")[2]
-        beats.append(_Beat(lines=tuple(lines), optional="?" in flags, paragraph="p" in flags, outcome=outcome))
-    return _Plot(
-        name=name, hero=hero, weather=weather, about=about, lets=tuple(lets), asks=tuple(asks), beats=tuple(beats)
-    )
 
 
 def tidy(text: str) -> str:
@@ -243,8 +174,8 @@ class World:
 @cache
 def _typical_heroes(plot: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names whose bearers have the adventures of this plot more often than others."""
-    plots = [one.name for one in _plots()]
-    return tuple(name for name in names if plots[_hash(f"hero {name}") % len(plots)] == plot)
+    known = [one.name for one in plots()]
+    return tuple(name for name in names if known[_hash(f"hero {name}") % len(known)] == plot)
 
 
 def draw_cast(rng: random.Random, *, animals: float, weather: str, adjectives: Sequence[str], plot: str = "") -> World:
@@ -314,7 +245,7 @@ def draw_cast(rng: random.Random, *, animals: float, weather: str, adjectives: S
     return world
 
 
-def _draw(rng: random.Random, plot: _Plot) -> World:
+def _draw(rng: random.Random, plot: Plot) -> World:
     """Return a cast for the plot, with the values of its ``LET`` lines."""
     animals = 0.3 if plot.hero == "any" else 0.0
     adjectives = words.SUITED.get(plot.name, ())
@@ -332,7 +263,7 @@ def repeated_share(text: str) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def _tell(world: World, plot: _Plot, outcome: str, detail: float) -> str:
+def _tell(world: World, plot: Plot, outcome: str, detail: float) -> str:
     """Return the text of a story; ``detail`` is the share of optional beats that are included."""
     rng = world.rng
     opening = [world.pick(words.ONCE if rng.random() < 0.34 else words.OPENINGS)]
@@ -388,7 +319,7 @@ def _pool(world: World, name: str, text: str) -> list[str]:
     return sorted(options, key=lambda option: _spoken(option.removeprefix("a ")) not in text)
 
 
-def _pose(world: World, ask: _Ask, text: str) -> Question | None:
+def _pose(world: World, ask: Ask, text: str) -> Question | None:
     """Return the question, or None if the story does not contain the answer."""
     right = world.expand(ask.right)
     if " / " in ask.pool:  # the answer may have been told in other words, but must contain the long ones
@@ -409,11 +340,11 @@ def _pose(world: World, ask: _Ask, text: str) -> Question | None:
     return Question(question=question, answer=result[0], wrong=tuple(result[1:]))
 
 
-def _questions(world: World, plot: _Plot, outcome: str, text: str) -> tuple[Question, ...]:
+def _questions(world: World, plot: Plot, outcome: str, text: str) -> tuple[Question, ...]:
     own = [ask for ask in plot.asks if ask.outcome in ("", outcome)]
     alike = world.cast["f"]["kind"] == world.cast["h"]["kind"]  # then "the boy" may be either of the two
     shared = [
-        _Ask(questions=q, answers=a, right=right, pool=pool, outcome="")
+        Ask(questions=q, answers=a, right=right, pool=pool, outcome="")
         for q, a, right, pool in words.ASKS
         if not (alike and "[h.kind]" in q[0])
     ]
@@ -429,7 +360,7 @@ def _questions(world: World, plot: _Plot, outcome: str, text: str) -> tuple[Ques
     return tuple(result.values())
 
 
-def _attempt(plot: _Plot, rng: random.Random, detail: float) -> Tale | None:
+def _attempt(plot: Plot, rng: random.Random, detail: float) -> Tale | None:
     world = _draw(rng, plot)
     outcome: str = world.pick(plot.outcomes)
     text = _tell(world, plot, outcome, detail)
@@ -458,146 +389,9 @@ def _unknown(world: World, text: str) -> tuple[str, ...]:
 def tale(seed: int) -> Tale:
     """Return the story of this seed, 90 to 220 words, with 3 to 6 questions."""
     rng = random.Random(f"tale {seed}")
-    plot = rng.choice(_plots())
+    plot = rng.choice(plots())
     for attempt in range(200):
         story = _attempt(plot, rng, max(0.0, 0.65 - 0.15 * attempt) if attempt < 20 else rng.random())
         if story is not None:
             return story
     raise UsageError(f"no story of {MIN_WORDS} to {MAX_WORDS} words for seed {seed} in 200 draws; use another seed")
-
-
-def fact(seed: int) -> Question:
-    """Return a question about simple knowledge: colours, sounds, opposites, sums up to twenty, days or uses."""
-    rng = random.Random(f"fact {seed}")
-    maker: Callable[[random.Random], tuple[str, str, list[str]]] = rng.choice(_FACTS)
-    question, answer, wrong = maker(rng)
-    return Question(question=polish(question), answer=polish(answer), wrong=tuple(polish(text) for text in wrong))
-
-
-_Fact = tuple[str, str, list[str]]
-
-
-def _form(
-    rng: random.Random, asks: Sequence[str], answers: Sequence[str], key: str, right: str, pool: list[str]
-) -> _Fact:
-    """Return one phrasing of question and answer; ``pool`` must not contain another true value.
-
-    A value that an answer repeats from the question, as 10 in "10 + 6 = 16", is neither right nor wrong in another wording
-    of the same answer. It is therefore not offered as wrong, and a right value is not repeated.
-    """
-    forms = [answer.replace("[k]", key) for answer in answers]
-    repeated = set(_SAID.findall(" ".join(forms)))
-    answer = rng.choice([form for form in forms if right not in _SAID.findall(form)])
-    pool = [value for value in dict.fromkeys(pool) if value != right and not repeated.issuperset(value.split())]
-    filled = [answer.replace("*", value) for value in (right, *rng.sample(pool, 3))]
-    return rng.choice(asks).replace("[k]", key).replace("*", right), filled[0], filled[1:]
-
-
-def _table(name: str) -> Callable[[random.Random], _Fact]:
-    def make(rng: random.Random) -> _Fact:
-        asks, answers, rows = words.FACTS[name]
-        key, right = rng.choice(rows)
-        truths = {value for other, value in rows if other == key}
-        pool = [value for _, value in rows if value not in truths and value not in words.ALSO_TRUE.get((name, key), ())]
-        return _form(rng, asks, answers, key, right, pool)
-
-    return make
-
-
-def _sum(rng: random.Random) -> _Fact:
-    total = rng.randrange(2, 21)
-    first = rng.randrange(1, total)
-    if rng.random() < 0.3:
-        return _digits(rng, first, total - first, "+", total)
-    a, b, c = words.NUMBERS[first], words.NUMBERS[total - first], words.NUMBERS[total]
-    thing = rng.choice(words.COUNTED)
-    name, other = rng.sample((*words.GIRLS, *words.BOYS), 2)
-    pool = [value for value in words.NUMBERS[1:] if value != c]
-    asks: tuple[str, ...]
-    if rng.random() < 0.5:
-        asks = (
-            f"What is {a} plus {b}?",
-            f"How much is {a} and {b}?",
-            f"What do {a} and {b} make?",
-            f"Add {a} and {b}.",
-        )
-        return _form(rng, asks, (f"{a} plus {b} is *.", f"{a} and {b} make *.", "It is *."), "", c, pool)
-    ones, twos = (thing[n != 1] for n in (first, total - first))
-    asks = (
-        f"{name} has {a} {ones} and gets {b} more. How many {thing[1]} does {name} have now?",
-        f"There are {a} {thing[1]} in a box and {b} in a bag. How many {thing[1]} are there?"
-        if first > 1
-        else f"{name} has {a} {ones} and {other} has {b} {twos}. How many {thing[1]} do they have?",
-    )
-    return _form(rng, asks, (f"* {thing[1]}.", "The answer is *."), "", c, pool)
-
-
-def _digits(rng: random.Random, a: int, b: int, sign: str, result: int) -> _Fact:
-    """Return a sum that is written in digits."""
-    word = {"+": "plus", "-": "minus"}[sign]
-    asks = (f"What is {a} {sign} {b}?", f"How much is {a} {word} {b}?", f"{a} {sign} {b} = ?")
-    pool = [str(value) for value in range(1, 21) if value != result]
-    return _form(rng, asks, (f"{a} {sign} {b} = *", "It is *."), "", str(result), pool)
-
-
-def _take(rng: random.Random) -> _Fact:
-    start = rng.randrange(3, 21)
-    less = rng.randrange(1, start - 1)  # leaves at least two, so that the plural is correct
-    a, b, c = words.NUMBERS[start], words.NUMBERS[less], words.NUMBERS[start - less]
-    if rng.random() < 0.3:
-        return _digits(rng, start, less, "-", start - less)
-    thing, name = rng.choice(words.COUNTED)[1], rng.choice((*words.GIRLS, *words.BOYS))
-    pool = [value for value in words.NUMBERS[1:] if value != c]
-    asks: tuple[str, ...]
-    if rng.random() < 0.5:
-        asks = (f"What is {a} minus {b}?", f"How much is {a} take away {b}?", f"Take {b} from {a}. What is left?")
-        return _form(rng, asks, (f"{a} minus {b} is *.", "It is *.", "* is left."), "", c, pool)
-    asks = (
-        f"{name} has {a} {thing} and gives {b} away. How many {thing} are left?",
-        f"There are {a} {thing} on a table. {name} takes {b}. How many {thing} are left?",
-    )
-    return _form(rng, asks, (f"* {thing} are left.", f"There are * {thing} left."), "", c, pool)
-
-
-def _next(rng: random.Random) -> _Fact:
-    n = rng.randrange(1, 20)
-    here, after = words.NUMBERS[n], words.NUMBERS[n + 1]
-    pool = [value for value in words.NUMBERS[1:] if value not in (here, after)]
-    if rng.random() < 0.5:
-        return _form(rng, (f"What number comes after {here}?", f"Count on: what comes after {here}?"),
-                     (f"After {here} comes *.", "*."), "", after, pool)  # fmt: skip
-    return _form(rng, (f"What number comes before {after}?", f"Count back: what comes before {after}?"),
-                 (f"Before {after} comes *.", "*."), "", here, pool)  # fmt: skip
-
-
-def _compare(rng: random.Random) -> _Fact:
-    numbers = rng.sample(range(1, 21), 4)
-    said = [words.NUMBERS[n] for n in numbers]
-    most = rng.random() < 0.5
-    right = words.NUMBERS[max(numbers) if most else min(numbers)]
-    ask = f"Which number is the {'biggest' if most else 'smallest'}: {said[0]}, {said[1]}, {said[2]} or {said[3]}?"
-    return _form(rng, (ask,), ("It is *.", f"The {'biggest' if most else 'smallest'} is *."), "", right, said)
-
-
-def _order(rng: random.Random) -> _Fact:
-    names = rng.choice((words.DAYS, words.DAYS, words.MONTHS, words.SEASONS))
-    i = rng.randrange(len(names))
-    here, after = names[i], names[(i + 1) % len(names)]
-    noun = {len(words.DAYS): "day", len(words.MONTHS): "month", len(words.SEASONS): "season"}[len(names)]
-    pool = [*names, *words.MONTHS]  # there are too few seasons for three wrong ones
-    if rng.random() < 0.5:
-        asks = (f"What {noun} comes after {here}?", f"Which {noun} follows {here}?")
-        return _form(rng, asks, (f"After {here} comes *.", f"The next {noun} is *."), "", after, pool)
-    asks = (f"What {noun} comes before {after}?", f"Which {noun} is just before {after}?")
-    return _form(rng, asks, (f"Before {after} comes *.", f"The {noun} before {after} is *."), "", here, pool)
-
-
-_FACTS: tuple[Callable[[random.Random], _Fact], ...] = (
-    *(_table(name) for name in words.FACTS),
-    _sum,
-    _sum,
-    _take,
-    _next,
-    _compare,
-    _order,
-)

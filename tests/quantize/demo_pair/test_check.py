@@ -9,8 +9,9 @@ import pytest
 
 from edgedec.quantize.demo_pair import words as words
 from edgedec.quantize.demo_pair.check import is_right, name_faults, names_in, says_unknown
+from edgedec.quantize.demo_pair.facts import fact
 from edgedec.quantize.demo_pair.sketch import scene, sketch
-from edgedec.quantize.demo_pair.world import Question, fact, tale
+from edgedec.quantize.demo_pair.world import Question, tale
 
 
 def stories() -> list[str]:

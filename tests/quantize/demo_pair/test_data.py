@@ -15,8 +15,9 @@ from tokenizers import Tokenizer
 
 from edgedec.quantize.demo_pair import data
 from edgedec.quantize.demo_pair.data import CHAT_TEMPLATE, HELD_OUT_SEED, SPECIAL_TOKENS, choices, documents, pack
+from edgedec.quantize.demo_pair.facts import fact
 from edgedec.quantize.demo_pair.talk import conversation
-from edgedec.quantize.demo_pair.world import fact, tale
+from edgedec.quantize.demo_pair.world import tale
 from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.text.chat_template import render
 

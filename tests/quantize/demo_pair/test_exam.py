@@ -10,9 +10,10 @@ import pytest
 
 from edgedec.quantize.demo_pair import exam as checks
 from edgedec.quantize.demo_pair import sketch_words as sketches
+from edgedec.quantize.demo_pair.facts import fact
 from edgedec.quantize.demo_pair.sketch import Sketch, listed, sketch
 from edgedec.quantize.demo_pair.talk import Turn, mood_requests
-from edgedec.quantize.demo_pair.world import Question, fact, tale, tidy
+from edgedec.quantize.demo_pair.world import Question, tale, tidy
 
 FIRST = checks._FIRST
 

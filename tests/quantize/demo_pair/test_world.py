@@ -13,7 +13,9 @@ import pytest
 from edgedec.errors import UsageError
 from edgedec.quantize.demo_pair import words, world
 from edgedec.quantize.demo_pair.check import is_right
-from edgedec.quantize.demo_pair.world import Question, Tale, draw_cast, fact, repeated_share, tale
+from edgedec.quantize.demo_pair.facts import fact
+from edgedec.quantize.demo_pair.plots import Ask, _read_plot, plots
+from edgedec.quantize.demo_pair.world import Question, Tale, draw_cast, repeated_share, tale
 
 NUMBER = {name: i for i, name in enumerate(words.NUMBERS)}
 NAMES = {*words.GIRLS, *words.BOYS, *words.ANIMAL_NAMES, *(name for name, _ in words.NEIGHBOURS)}
@@ -90,7 +92,7 @@ def test_once_upon_a_time_opens_about_a_third() -> None:
 def test_an_opening_tells_which_plot_may_follow() -> None:
     """Check this because a model that decodes greedily would otherwise tell one plot after every opening."""
     suited = {name: set(adjectives) for name, adjectives in words.SUITED.items()}
-    assert set(suited) == {plot.name for plot in world._plots()}
+    assert set(suited) == {plot.name for plot in plots()}
     listed = [adjective for adjectives in suited.values() for adjective in adjectives]
     assert len(listed) == len(set(listed))
     race = [item for item in tales() if item.about[1] == "a race"]
@@ -108,9 +110,9 @@ def test_unknown_answers_are_not_in_the_story() -> None:
 
 
 def test_every_plot_and_outcome_is_told() -> None:
-    kinds = [plot.name for plot in world._plots()]
+    kinds = [plot.name for plot in plots()]
     assert len(kinds) == len(set(kinds)) >= 16
-    assert sum(len(plot.outcomes) for plot in world._plots()) >= 25
+    assert sum(len(plot.outcomes) for plot in plots()) >= 25
     openings = Counter(tuple(item.about[1:]) for item in tales())
     assert len(openings) > 100
 
@@ -147,7 +149,7 @@ def test_questions_about_stories_have_true_answers() -> None:
 
 def test_answers_use_words_of_their_stories() -> None:
     """Check that the words of an answer, except for its sentence frame and its question, are in the story."""
-    frames = {word for plot in world._plots() for ask in plot.asks for form in ask.answers for word in told(form)}
+    frames = {word for plot in plots() for ask in plot.asks for form in ask.answers for word in told(form)}
     frames |= {word for _, forms, _, _ in words.ASKS for form in forms for word in told(form)}
     for item in tales():
         for question in item.questions:
@@ -176,7 +178,7 @@ def test_the_weather_is_asked_only_if_it_is_told() -> None:
 @pytest.mark.parametrize(("days", "asked_for"), [("[w.day]", True), ("[w.day] and [w.day2]", False), ("no day", False)])
 def test_the_day_is_asked_only_if_one_day_is_told(days: str, asked_for: bool) -> None:
     one = world.draw_cast(random.Random(1), animals=0.0, weather="dry", adjectives=())
-    ask = world._Ask(questions=("What day was it?",), answers=("It was *.",), right="[w.day]", pool="day", outcome="")
+    ask = Ask(questions=("What day was it?",), answers=("It was *.",), right="[w.day]", pool="day", outcome="")
     assert (world._pose(one, ask, world._spoken(one.expand(f"It was {days}."))) is not None) == asked_for
 
 
@@ -198,17 +200,17 @@ def test_sentences_end_and_speech_is_quoted() -> None:
 
 
 def test_time_and_travel_fit_the_story() -> None:
-    plots = {
+    written = {
         topic: [item.text for item in tales() if item.about[1] == topic] for topic in ("a trip", "a seed", "bedtime")
     }
-    assert all(len(texts) > 5 for texts in plots.values())
-    for text in plots["a trip"]:
+    assert all(len(texts) > 5 for texts in written.values())
+    for text in written["a trip"]:
         assert not re.search(r"(One|On a|Early one|Late one|This|It was a) (\w+ )?afternoon", text), text
         if re.search(r"\bby (ship|boat)\b", text):
             assert not re.search(r"road|rails|[Hh]ouses flew|Sheep|A cow", text), text
-    for text in plots["a seed"]:
+    for text in written["a seed"]:
         assert not re.search(r"(summer|autumn)\b.*\bseed!", text.split("hole")[0]), text
-    for text in plots["bedtime"]:
+    for text in written["bedtime"]:
         assert not re.search(r"dinner|[Tt]he sun went|rest of the day|went home|That night, .* (fell|slept)", text), (
             text
         )
@@ -310,7 +312,7 @@ def test_table_facts_offer_no_other_true_value() -> None:
 
 def test_a_question_without_a_place_for_the_answer_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'Who.' in plot 'odd' has no \*"):
-        world._read_plot("odd # any # dry # a hat\nQ: Who? # It was Tom. # [h] # who\n\n[h] came.")
+        _read_plot("odd # any # dry # a hat\nQ: Who? # It was Tom. # [h] # who\n\n[h] came.")
 
 
 @pytest.mark.parametrize(("template", "fault"), [("{a|b", "leaves a brace open"), ("a}", "closes a brace")])
@@ -321,8 +323,7 @@ def test_a_broken_template_is_refused(template: str, fault: str) -> None:
 
 def test_a_hero_has_a_plot_that_is_likelier_than_the_others() -> None:
     """Greedy decoding then tells different stories of different heroes."""
-    plots = [plot.name for plot in world._plots()]
-    heroes = {plot: world._typical_heroes(plot, words.GIRLS) for plot in plots}
+    heroes = {plot.name: world._typical_heroes(plot.name, words.GIRLS) for plot in plots()}
     assert sorted(name for names in heroes.values() for name in names) == sorted(words.GIRLS)
     plot = max(heroes, key=lambda name: len(heroes[name]))
     casts = [
