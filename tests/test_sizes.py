@@ -20,7 +20,8 @@ MODULE, FUNCTION = 450, 90  # lines at most
 TABLES: Mapping[str, str] = {
     "quantize/demo_pair/words.py": "the words, phrases and facts of which the embedded model's text is made",
 }
-# Modules that are to be divided, with the lines that they have at most until then.
+# Modules that are to be divided, with the lines that they have at most until then. Verdicts of mutants of ``hw/`` hold for
+# the whole text of a module, so that one is divided when its mutants run anew.
 LEFT: Mapping[str, int] = {
     "hw/compiler/lowering.py": 458,
     "hw/datapath.py": 565,
