@@ -1,4 +1,4 @@
-// The functions of attention_tile.hpp and rows_tile.hpp of the CPU kernels, with the same operations in the same order.
+// The functions of exp_tile.hpp and rows_tile.hpp of the CPU kernels, with the same operations in the same order.
 
 const MAGIC = 12582912.0;  // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
 

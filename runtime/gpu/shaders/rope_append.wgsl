@@ -1,4 +1,4 @@
-// Rotation of queries and keys, and storage of keys and values: `rotate` and `append_rows` of attention_tile.hpp. A workgroup
+// Rotation of queries and keys, and storage of keys and values: `rotate` and `append_rows` of append_tile.hpp. A workgroup
 // has one head of one row: query heads first, then the heads of the keys, then those of the values.
 
 var<private> source_start: u32;

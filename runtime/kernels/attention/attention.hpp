@@ -4,8 +4,8 @@
 //
 // Order of the float operations of one query and head, on every path (fma has one rounding):
 //   score[key] = fma chain over the dimensions, from 0;  times the key's scale (int8);  times `scale`;  with a cap:
-//   cap_of() in attention_tile.hpp, element by element
-//   weight[key] = exp(score - largest score): exp_of() in attention_tile.hpp, element by element
+//   cap_of() in exp_tile.hpp, element by element
+//   weight[key] = exp(score - largest score): exp_of() in exp_tile.hpp, element by element
 //   total = sum of weights, and for each dimension an fma chain of weight (times the value's scale) and value, from 0: both
 //   over the visible keys in the order of their slots;  out = chain / total
 // The largest score is computed first, so no sum is rescaled, and no sum is divided into parts.

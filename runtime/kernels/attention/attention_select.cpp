@@ -6,9 +6,10 @@
 #include <functional>
 #include <vector>
 
-#include "attention/attention_tile.hpp"
-#include "products/half.hpp"
+#include "attention/append_tile.hpp"
+#include "attention/elements.hpp"
 #include "attention/value_store.hpp"
+#include "products/half.hpp"
 
 namespace edgedec {
 

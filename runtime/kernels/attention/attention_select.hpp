@@ -6,7 +6,7 @@
 // where every product and sum is rounded. With `kept`, a label also has a byte for the importance of its key, whatever the query:
 //   importance = offset;  for each dimension, in order:  importance += weight * (element * element)
 // rounded to a code of 8 bits. The `kept` keys of the largest codes are chosen first, and the others by their scores. Labels lie
-// as [block][byte][16], so that 16 neighbouring keys are scored together (score_blocks in attention_tile.hpp). The choice is plain C++. The chosen keys and values are then copied to a small cache of
+// as [block][byte][16], so that 16 neighbouring keys are scored together (score_blocks in label_tile.hpp). The choice is plain C++. The chosen keys and values are then copied to a small cache of
 // one sequence, over which the path's own attention runs. So all bits are those of attention over these keys alone. If keys are
 // stored as products with a few directions, before their rotation, the chosen ones are rebuilt and rotated meanwhile, and the
 // label of a key is that of the rebuilt and rotated one. The order of sums is fixed: number[r] = sum over the dimensions of

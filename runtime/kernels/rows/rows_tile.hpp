@@ -1,8 +1,8 @@
-// The loops of rows.hpp over the vectors of a path, which attention_tile.hpp describes. Each path's file includes this once and
-// compiles it with its own instructions.
+// The loops of rows.hpp over the vectors of a path, which exp_tile.hpp describes. Each path's file includes this once and compiles it
+// with its own instructions.
 #pragma once
 
-#include "attention/attention_tile.hpp"
+#include "rows/exp_tile.hpp"
 #include "rows/rows.hpp"
 
 namespace edgedec {
