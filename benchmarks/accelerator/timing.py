@@ -4,7 +4,7 @@
     .venv/bin/python -m benchmarks.accelerator.timing --parts router datapath.gate # some parts, with their ten worst paths
     .venv/bin/python -m benchmarks.accelerator.timing --config tiny --parts datapath.matrix.engine
     .venv/bin/python -m benchmarks.accelerator.timing --placed --parts router # the clock after placing in an ECP5 as well
-    .venv/bin/python -m benchmarks.accelerator.timing --write-docs            # update the table and docs/timing.md
+    .venv/bin/python -m benchmarks.accelerator.timing --write-docs            # update the table and docs/reports/timing.md
 
 --write-docs measures the parts of the default configuration whose RTLIL differs from the table's. A figure that became
 worse is refused; --accept REASON takes it up to its gate and keeps the reason. With --placed it places them, too.

@@ -88,7 +88,7 @@ def excesses(rows: Mapping[str, Row]) -> dict[str, list[str]]:
 
 
 def tables() -> dict[str, str]:
-    """Return the blocks of docs/timing.md."""
+    """Return the blocks of docs/reports/timing.md."""
     table = load()
     header = ["part", "levels", "endpoints above 5", "loads of a register", "of another net", "sta, ns", "placed, MHz"]
     rows: list[Sequence[str]] = []
