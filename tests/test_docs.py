@@ -27,6 +27,9 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # patterns of documents beside the repository, and of numbers of issues, which a reader of the repository cannot look up
 DOCUMENT = re.compile(r"\b(?:DESIGN|FACTS|FACTS-2|HOUSE|SPINE|STYLE)\b")
 ISSUE = re.compile(r"\b[Ii]ssues? #?\d+\b")
+HEADING = re.compile(r"^#{1,6} +(.+)$", re.M)
+DIARY = re.compile(r"\b(?:[Mm]easured|[Mm]easurements|[Bb]enchmarks|[Rr]esults)\b")
+PROGRAM = re.compile(r"python -m (?:benchmarks|tests)\.|\b(?:benchmarks|tests)/[\w/]+\.py\b|benchmarks\.\w+\.\w+")
 PAGE = re.compile(r"(?<![\w/])docs/(?:[a-z][a-z\d/-]*|README)\.(?:md|svg|png)\b")
 
 
@@ -98,6 +101,24 @@ def citations(path: Path, text: str) -> Iterator[str]:
     yield from (match[0] for match in PAGE.finditer(text) if not (ROOT / match[0]).is_file())
 
 
+def orphans(docs: Path) -> list[str]:
+    """Return the reports to which no page but the index leads, or that name no program which measures."""
+    pages = [page for page in docs.glob("*.md") if page.name != "README.md"]
+    linked = {(page.parent / target.partition("#")[0]).resolve() for page in pages for target in links(page)}
+    reports = sorted((docs / "reports").glob("*.md"))
+    faults = [f"{report.name}: no page leads to it" for report in reports if report.resolve() not in linked]
+    return faults + [
+        f"{report.name}: names no program" for report in reports if not PROGRAM.search(report.read_text("utf-8"))
+    ]
+
+
+def diaries(docs: Path) -> list[str]:
+    """Return the sections of the reference that are meant for a report: their headings say that they are measurements."""
+    pages = sorted(docs.glob("*.md"))  # reports lie a folder deeper
+    headings = ((page.name, heading) for page in pages for heading in HEADING.findall(page.read_text("utf-8")))
+    return [f"{page}: {heading}" for page, heading in headings if DIARY.search(heading)]
+
+
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_resolve(page: Path) -> None:
     assert broken(page) == []
@@ -107,6 +128,15 @@ def test_the_index_links_every_page_once() -> None:
     index = DOCS / "README.md"
     assert len(PAGES) > 20
     assert not_once(index, [page for page in PAGES if page != index]) == []
+
+
+def test_reports_are_led_to_and_name_their_program() -> None:
+    assert len(list((DOCS / "reports").glob("*.md"))) > 10
+    assert orphans(DOCS) == []
+
+
+def test_the_reference_has_no_section_of_measurements() -> None:
+    assert diaries(DOCS) == []
 
 
 def test_nothing_outside_the_repository_is_cited() -> None:
@@ -149,3 +179,15 @@ def test_planted_links_are_found(tmp_path: Path) -> None:
     assert not_once(page, [tmp_path / "b.md", page]) == ["b.md", "a.md"]
     page.write_text("[1](b.md#twice)\n")
     assert not_once(page, [tmp_path / "b.md"]) == []
+
+
+def test_planted_diaries_and_orphans_are_found(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "README.md").write_text("[a](reports/a.md) [b](reports/b.md)\n")
+    (tmp_path / "a.md").write_text(
+        "# A\n[1](reports/a.md#x)\n\n## Speed\n\nIt was measured.\n\n### Measured with AVX2\n"
+    )
+    (tmp_path / "reports" / "a.md").write_text("# X\n\n    python -m benchmarks.cpu.decode\n\n## Measured\n")
+    (tmp_path / "reports" / "b.md").write_text("# B\n\nIt took 3 s.\n")
+    assert diaries(tmp_path) == ["a.md: Measured with AVX2"]
+    assert orphans(tmp_path) == ["b.md: no page leads to it", "b.md: names no program"]
