@@ -9,7 +9,7 @@ the model can be trusted:
 - decoding with every set of the grid that reproduces all rates within 3 %: how much of a speed is chance of the fit.
 
     .venv/bin/python -m benchmarks.accelerator.memory_model               # some minutes
-    .venv/bin/python -m benchmarks.accelerator.memory_model --write-docs  # keep the figures and write docs/ddr-model.md
+    .venv/bin/python -m benchmarks.accelerator.memory_model --write-docs  # keep the figures, write docs/reports/ddr-model.md
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _all_rates(sets: Sequence[DdrParameters], jobs: int) -> list[list[int]]:
 
 
 def tables(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text of the blocks of docs/ddr-model.md by name."""
+    """Return the text of the blocks of docs/reports/ddr-model.md by name."""
     every = predictions(content["rates"])
     single, group = every[: len(FIGURES)], every[-1]
     return {
@@ -215,7 +215,7 @@ def main() -> None:
         "--jobs", type=int, default=os.cpu_count() or 1, help="sets of parameters that are tried at a time"
     )
     parser.add_argument(
-        "--write-docs", action="store_true", help="keep the figures and write them into docs/ddr-model.md"
+        "--write-docs", action="store_true", help="keep the figures and write them into docs/reports/ddr-model.md"
     )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

@@ -22,8 +22,8 @@ class DdrParameters:
     - [init] register values that the board's boot program writes into its memory controller:
       github.com/u-boot/u-boot, board/xilinx/zynqmp/zynqmp-sm-k26-revA/psu_init_gpl.c; names of the fields from AMD UG1087;
     - [UG1085] AMD's Zynq UltraScale+ reference manual; [AXI] width and clock of the measured design;
-    - [fitted] chosen so that the model reproduces the table of docs/ddr-model.md; [assumed] neither documented nor visible
-      in that table.
+    - [fitted] chosen so that the model reproduces the table of docs/reports/ddr-model.md; [assumed] neither documented nor
+      visible in that table.
 
     Raises:
         UsageError: a member is out of range.
