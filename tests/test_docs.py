@@ -27,6 +27,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # patterns of documents beside the repository, and of numbers of issues, which a reader of the repository cannot look up
 DOCUMENT = re.compile(r"\b(?:DESIGN|FACTS|FACTS-2|HOUSE|SPINE|STYLE)\b")
 ISSUE = re.compile(r"\b[Ii]ssues? #?\d+\b")
+SECTION = re.compile(r'(docs/[a-z][a-z\d/-]*\.md), +("[^"]+"(?:(?:,| and|, and) +"[^"]+")*)')
+BOLD = re.compile(r"^\*\*([^*\n]+?)\.?\*\*", re.M)
 HEADING = re.compile(r"^#{1,6} +(.+)$", re.M)
 DIARY = re.compile(r"\b(?:[Mm]easured|[Mm]easurements|[Bb]enchmarks|[Rr]esults)\b")
 PROGRAM = re.compile(r"python -m (?:benchmarks|tests)\.|\b(?:benchmarks|tests)/[\w/]+\.py\b|benchmarks\.\w+\.\w+")
@@ -77,6 +79,20 @@ def not_once(index: Path, pages: list[Path]) -> list[str]:
     """Return the pages that an index does not link exactly once, however the pages of the index are anchored."""
     targets = [(index.parent / target.partition("#")[0]).resolve() for target in links(index)]
     return [page.name for page in pages if targets.count(page.resolve()) != 1]
+
+
+def lost_sections(text: str, root: Path) -> list[str]:
+    """Return the titles that a text cites of a page, as in ``docs/devices.md, "pynq"``, and that the page does not have.
+
+    A title is a heading, or the words in bold at the beginning of a paragraph.
+    """
+    faults = []
+    for page, titles in SECTION.findall(re.sub(r"\n *(?:#|//)?[ *]*", " ", text)):
+        path = root / page
+        there = path.read_text("utf-8") if path.is_file() else ""
+        headings = [*HEADING.findall(there), *BOLD.findall(there)]
+        faults += [f"{page}: {title}" for title in re.findall(r'"([^"]+)"', titles) if title not in headings]
+    return faults
 
 
 def prose(path: Path, text: str) -> str:
@@ -148,6 +164,15 @@ def test_nothing_outside_the_repository_is_cited() -> None:
     assert cited == {}
 
 
+def test_cited_sections_exist() -> None:
+    lost = {}
+    for path in SOURCES:
+        text = path.read_text("utf-8", errors="replace")
+        if "docs/" in text and (titles := lost_sections(text, ROOT)):
+            lost[path.relative_to(ROOT).as_posix()] = titles
+    assert lost == {}
+
+
 # The checks see what they are for.
 
 PLANTED = [
@@ -191,3 +216,11 @@ def test_planted_diaries_and_orphans_are_found(tmp_path: Path) -> None:
     (tmp_path / "reports" / "b.md").write_text("# B\n\nIt took 3 s.\n")
     assert diaries(tmp_path) == ["a.md: Measured with AVX2"]
     assert orphans(tmp_path) == ["b.md: no page leads to it", "b.md: names no program"]
+
+
+def test_planted_sections_are_found(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# A page\n\n## The part\n\n**Bits, bytes.** They.\n")
+    text = 'See docs/a.md, "The part" and "Bits, bytes".\n    # It is in docs/a.md, "The\n    # part" and "No part".\n'
+    assert lost_sections(text, tmp_path) == ["docs/a.md: No part"]
+    assert lost_sections('// docs/b.md, "The part"; docs/a.md ("bits")', tmp_path) == ["docs/b.md: The part"]
