@@ -25,7 +25,7 @@ from tests.support.gpu_here import need_gpu
 
 ROWS = 6  # rows of a pass, after three committed ones
 LIMITS = Limits(nodes=8, depth=7, positions=32)
-DECLARED = {"cpu": "any", "float_reference": "any", "reference": "any", "portable": "tree", "gpu": "any"}
+DECLARED = {"cpu": "any", "float_reference": "any", "interpreter": "any", "portable": "tree", "gpu": "any"}
 MASKS = st.lists(st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), min_size=ROWS, max_size=ROWS).map(
     lambda rows: np.array(rows) | np.eye(ROWS, dtype=np.bool_)
 )
@@ -54,7 +54,7 @@ def target(request: pytest.FixtureRequest, bundle: Bundle) -> Target:
     if request.param == "cpu" and usable() is None:
         pytest.skip("the kernels' library was not built (no C++ compiler)")
     options: dict[str, Any] = {}
-    if request.param == "reference":
+    if request.param == "interpreter":
         options["accelerator"] = AcceleratorOptions(overrides={"slots": 8})
     made = open_target(bundle, device=request.param, limits=LIMITS, **options)
     assert made.info.masks == DECLARED[request.param]
