@@ -4,10 +4,10 @@
 # Files in their order, not those with the most tests first: the one that places and routes has three.
 PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The rings of tests: tests/support/rings.py. The second without what is also in the third.
-SECOND = -m "(rtl or thorough) and not slow"
+SECOND = -m "(rtl or thorough) and not nightly and not compare"
 # The tests start Python some hundred times, so modules are compiled once, whatever the environment says.
-test test-rtl test-board test-all: export PYTHONDONTWRITEBYTECODE =
-.PHONY: demo train-demo test test-rtl test-board test-all fuzz figures release lint types clean help
+test test-rtl test-nightly test-compare test-board test-all: export PYTHONDONTWRITEBYTECODE =
+.PHONY: demo train-demo test test-rtl test-nightly test-compare test-board test-all fuzz figures release lint types clean help
 # What runs through pynq, in an environment of its own: pynq needs an older NumPy than the rest.
 BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.py tests/hw/handoff/test_write.py -k "pynq or handoff"
 
@@ -30,15 +30,20 @@ test-rtl: ## the second ring: long simulations, synthesis, place and route, devi
 	@if .ci/environment board; then .venv-board/bin/pytest -q $(BOARD_TESTS); else echo "going on without device pynq"; fi
 	@.venv/bin/pytest $(PARALLEL) $(SECOND)
 
-test-board: ## the tests of device pynq alone, slow ones too
-	@.ci/environment board-all
-	@.venv-board/bin/pytest -m "slow or not slow" $(BOARD_TESTS)
-
-test-all: ## lint, types and all three rings; the third compares with torch and transformers
-	@.ci/environment all
-	@$(MAKE) --no-print-directory lint types
+test-nightly: ## third ring: whole tokens on RTL, proofs, benches, mutation; after changes of hw/, sim/ or boards/; commit its stamp
+	@.ci/environment dev
 	@if .ci/environment board-all; then $(MAKE) --no-print-directory test-board; else echo "going on without device pynq"; fi
-	@.venv/bin/pytest -m "slow or not slow"
+	@nice .venv/bin/pytest $(PARALLEL) --stamp nightly
+
+test-compare: ## third ring: comparisons with torch, transformers and llama.cpp; after changes of families or readers; commit its stamp
+	@.ci/environment all
+	@nice .venv/bin/pytest $(PARALLEL) --stamp compare
+
+test-board: ## the tests of device pynq alone, those of the third ring too
+	@.ci/environment board-all
+	@.venv-board/bin/pytest -m "nightly or not nightly" $(BOARD_TESTS)
+
+test-all: lint types test test-rtl test-nightly test-compare ## lint, types and all three rings
 
 fuzz: ## 100,000 inputs for each reader of checkpoints; FUZZ="--readers gguf --inputs 5000"; see docs/reports/fuzzing.md
 	@.ci/environment dev

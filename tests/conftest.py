@@ -20,6 +20,7 @@ from tests.support.rings import (  # noqa: F401 - hooks of pytest
     pytest_runtest_protocol,
     pytest_terminal_summary,
 )
+from tests.support.stamps import pytest_addoption, pytest_configure  # noqa: F401 - hooks of pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -135,7 +135,7 @@ def test_every_dependency_has_a_reason(project_root: Path) -> None:
     assert explained == dependencies
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_wheel_holds_every_file_of_the_package_folders(clean_tree: Path, wheel: Path) -> None:
     files = wheel_files(wheel)
     assert "edgedec/quantize/distil/__init__.py" in files
@@ -148,7 +148,7 @@ def test_wheel_holds_every_file_of_the_package_folders(clean_tree: Path, wheel: 
     assert files == package_files(clean_tree)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sdist_holds_the_same_files_and_builds_the_same_wheel(
     clean_tree: Path, wheel: Path, unpacked_sdist: Path, tmp_path: Path
 ) -> None:
@@ -170,7 +170,7 @@ def test_sdist_holds_the_same_files_and_builds_the_same_wheel(
     assert again | emptied == files | emptied
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("cxx", "name", "message"),
     [
@@ -207,7 +207,7 @@ assert load() is None and load() is None
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_missing_library_is_reported_once(clean_tree: Path, wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
@@ -221,7 +221,7 @@ def test_a_missing_library_is_reported_once(clean_tree: Path, wheel: Path, tmp_p
     assert line.endswith("(until then models run with the portable graph, which is slower)")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_wheel_installs_and_imports_outside_of_the_tree(wheel: Path, tmp_path: Path) -> None:
     target, empty = tmp_path / "site", tmp_path / "empty"
     empty.mkdir()

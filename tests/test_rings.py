@@ -28,11 +28,11 @@ def test_rtl(): pass
 @pytest.mark.parametrize("c", [0, 1, 2])
 def test_product(a, b, c): pass
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.rtl
-def test_slow(): pass
+def test_nightly(): pass
 
-@pytest.mark.slow(sample=6)
+@pytest.mark.nightly(sample=6)
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("a", range(9))
 def test_long(a): pass
@@ -83,11 +83,15 @@ def names(output: str) -> set[str]:
         (("tests",), {"test_first", "test_product", "test_long"}, 5),
         (("tests/test_cases.py",), {"test_first", "test_rtl", "test_product", "test_long"}, 26),
         (("tests", "tests/test_other.py"), {"test_first", "test_product", "test_other", "test_long"}, 6),
-        (("tests/test_cases.py::test_slow",), {"test_slow"}, 1),
-        (("-m", "(rtl or thorough) and not slow"), {"test_rtl", "test_product", "test_other", "test_long"}, 22),
+        (("tests/test_cases.py::test_nightly",), {"test_nightly"}, 1),
         (
-            ("-m", "slow or not slow"),
-            {"test_first", "test_rtl", "test_product", "test_slow", "test_other", "test_long"},
+            ("-m", "(rtl or thorough) and not nightly and not compare"),
+            {"test_rtl", "test_product", "test_other", "test_long"},
+            22,
+        ),
+        (
+            ("-m", "nightly or not nightly"),
+            {"test_first", "test_rtl", "test_product", "test_nightly", "test_other", "test_long"},
             31,
         ),
     ],
@@ -104,7 +108,7 @@ def test_a_run_says_what_it_left_out(project: Path) -> None:
     assert code == 0, output
     assert "26 tests of outer rings were left out; `make test-rtl`" in output
     assert "rings: the first" in output
-    assert "left out" not in run(project, "-m", "not slow")[1]
+    assert "left out" not in run(project, "-m", "not nightly")[1]
 
 
 def test_a_sample_has_every_value_of_every_parameter(project: Path) -> None:

@@ -127,7 +127,7 @@ def test_any_changed_byte_is_refused(spoiled: Path, sound_bundle: Path, name: st
     refused_with(spoiled, sound_bundle, name, bytes(damaged))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FILES)
 def test_every_flipped_bit_is_refused(spoiled: Path, sound_bundle: Path, name: str) -> None:
     original = contents(sound_bundle)[name]

@@ -62,7 +62,7 @@ def test_some_new_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> Non
     assert run_unguided(target, origins, 20, 0, tmp_path)["inputs"] == 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @each_reader
 def test_many_new_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> None:
     target = BY_NAME[reader]
@@ -72,7 +72,7 @@ def test_many_new_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> Non
     assert counts["refused"] > UNGUIDED_INPUTS // 10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_guided_campaign_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run two rounds: the second continues with what the first found."""
     pytest.importorskip("atheris", reason="pip install atheris")

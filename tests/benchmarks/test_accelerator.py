@@ -109,7 +109,7 @@ def test_the_simulated_passes_read_what_the_present_program_reads(benchmark: Any
         assert benchmark.Traffic(shape, AcceleratorConfig(), layers=layers).beats(case) == published["beats"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_a_simulated_pass_comes_out_again(benchmark: Any) -> None:
     """Simulate one layer on the RTL of the default configuration, which takes a long time to compile.
@@ -147,7 +147,7 @@ def small_rtl(benchmark: Any) -> Any:
     return lru_cache(benchmark.Simulated(shape, CONFIG, accelerator_library(CONFIG)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("slots", "committed", "logits"), [(1, 12, True), (1, 40, True), (4, 8, True), (4, 0, False), (4, 40, False)]
@@ -166,7 +166,7 @@ def test_an_extension_predicts_the_rtl_of_more_layers(
     assert abs(extended.check(case, layers=5, rows=ROWS if logits else None)) < 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_an_extension_by_a_single_layer_misses(benchmark: Any, small_rtl: Any) -> None:
     """Check the reason for two layers more, and that the comparison with the RTL can fail."""
@@ -175,7 +175,7 @@ def test_an_extension_by_a_single_layer_misses(benchmark: Any, small_rtl: Any) -
     assert extended.check(case, layers=5) < -0.03
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_passes_of_a_prompt_between_those_counted_are_predicted(benchmark: Any, small_rtl: Any) -> None:
     """Compare a prompt from the first, the second and the last pass with the sum of all its passes."""

@@ -38,7 +38,7 @@ def test_an_unknown_block_is_an_error() -> None:
         read_log([line for line in LOG.splitlines() if not line.startswith("0x00400")])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_matrix_products_halve_the_products_of_two_rows_and_more(tmp_path: Path) -> None:
     try:
         program = build_driver(tmp_path)

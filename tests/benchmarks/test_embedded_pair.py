@@ -34,14 +34,14 @@ def test_a_checkpoint_is_measured_as_the_bundle_that_it_is_for(
     assert schemes == {TernaryScheme if ternary else Int8Scheme}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_greedy_text_seldom_loops(figures: dict[str, Any]) -> None:
     """Check this because a model that loops makes every drafter look better."""
     assert figures["prompts"] == 100
     assert figures["looping_share"] < 0.25
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_draft_gains_more_than_it_costs(figures: dict[str, Any]) -> None:
     assert figures["draft_parameters"] * 8 <= figures["target_parameters"]
     for text in ("greedy texts", "held-out stories"):

@@ -31,7 +31,7 @@ def test_the_tasks_have_the_question_after_the_first_token(harness: Any, tmp_pat
     assert json.loads((tmp_path / "text.jsonl").read_text("utf-8")) == {"text": "a story"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_its_figures_are_those_of_eval(harness: Any, capsys: pytest.CaptureFixture[str]) -> None:
     program = shutil.which("lm_eval")
     if program is None:

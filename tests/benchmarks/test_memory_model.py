@@ -47,7 +47,7 @@ def test_layers_and_decoding_come_out_again(kept: dict[str, Any]) -> None:
     assert memory_model.decoding(KV260) == kept["decoding"][own]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_sets_give_their_rates_again(kept: dict[str, Any]) -> None:
     assert [[round(rate) for rate in rates(one)] for one in candidates()] == kept["rates"]
 

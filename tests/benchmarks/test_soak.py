@@ -140,7 +140,7 @@ def test_a_short_run_says_nothing_about_the_memory() -> None:
     assert rules.memory_line(sizes(4, 1 << 20), 60.0)["bytes_per_hour"] == 60 << 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_short_run_holds(benchmark: Any) -> None:
     try:
         with benchmark.MemoryGroup("edgedec-test", 1 << 30):

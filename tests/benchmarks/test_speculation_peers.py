@@ -389,7 +389,7 @@ def llama_is_built() -> bool:
     return find_compiler() is not None and any((cache_folder() / "peers").glob("llama.cpp-*/build/finished"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not llama_is_built(), reason="llama.cpp was not built by a benchmark yet")
 def test_llama_writes_the_draft_s_own_text_with_every_drafter(module: Callable[[str], ModuleType]) -> None:
     """Let the draft speculate for itself, so that its guesses are right unless rounding differs with the width."""
@@ -407,7 +407,7 @@ def test_llama_writes_the_draft_s_own_text_with_every_drafter(module: Callable[[
     assert guessed.rounds == len(guessed.tokens) - guessed.accepted < len(guessed.tokens) / 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     not list((cache_folder() / "peers").glob("onnxruntime-genai-*/finished")),
     reason="onnxruntime-genai was not installed by a benchmark yet",

@@ -86,7 +86,7 @@ def test_no_figure_of_a_part_that_changed_is_worse() -> None:
     } == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", estimate(AcceleratorConfig()).parts)
 def test_every_figure_comes_out_again(path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(timing, "cache_folder", lambda: tmp_path)  # nothing that an earlier run kept

@@ -40,11 +40,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
     "uart": {},  # options of a pseudo-terminal, whose other side is in Python around ``interpreter``
 }
-SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
+NIGHTLY = (pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
 BOARD = pytest.mark.skipif(
     find_spec("pynq") is None, reason="pynq is not installed; `.ci/environment board` installs it"
 )
-DEVICES = ["interpreter", "recorded", "uart", pytest.param("pynq", marks=BOARD), pytest.param("sim", marks=SLOW)]
+DEVICES = ["interpreter", "recorded", "uart", pytest.param("pynq", marks=BOARD), pytest.param("sim", marks=NIGHTLY)]
 MODEL = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
 
 Open = Callable[[], Device]

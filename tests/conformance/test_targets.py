@@ -82,7 +82,7 @@ def name_of(case: tuple[str, int, str]) -> str:
     params=[
         *CASES,
         pytest.param(GPU_CASES[0], marks=pytest.mark.thorough),
-        pytest.param(GPU_CASES[1], marks=pytest.mark.slow),
+        pytest.param(GPU_CASES[1], marks=pytest.mark.nightly),
     ],
     ids=name_of,
 )

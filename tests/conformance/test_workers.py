@@ -104,7 +104,7 @@ def text(x):
 KINDS = [
     pytest.param(("local", 1), id="local-1"),
     pytest.param(("local", 3), id="local-3"),
-    pytest.param(("ray", 2), id="ray", marks=pytest.mark.slow),  # Ray starts in several seconds
+    pytest.param(("ray", 2), id="ray", marks=pytest.mark.nightly),  # Ray starts in several seconds
 ]
 OTHERS = [kind for kind in KINDS if kind.id != "local-1"]  # kinds with processes
 
@@ -346,7 +346,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("group", [False, True], ids=["parent", "group"])
-@pytest.mark.parametrize("name", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["local", pytest.param("ray", marks=pytest.mark.nightly)])
 def test_ctrl_c_ends_the_workers(folder: Path, tmp_path: Path, name: str, group: bool) -> None:
     """Interrupt all processes like a terminal if ``group`` is set, otherwise the parent alone."""
     if find_spec(name) is None and name != "local":
@@ -404,7 +404,7 @@ assert not ray.is_initialized()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ray_starts_a_cluster_if_there_is_none_and_ends_it_quietly() -> None:
     pytest.importorskip("ray")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -414,7 +414,7 @@ def test_ray_starts_a_cluster_if_there_is_none_and_ends_it_quietly() -> None:
     assert (process.returncode, process.stdout, process.stderr) == (0, "9 8 7 6 5 4 3 2 1\n", "")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ray_names_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
@@ -500,7 +500,7 @@ with open_pool("ray", workers=1) as pool:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sigterm_ends_a_program_with_a_cluster_quietly() -> None:
     pytest.importorskip("ray")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -186,7 +186,7 @@ def test_the_smallest_configuration_can_be_elaborated() -> None:
     Fragment.get(Accelerator(SMALL), None)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("change", LARGEST, ids=str)
 @pytest.mark.parametrize("ultra", [False, True])
 def test_configurations_at_a_limit_can_be_elaborated(change: dict[str, Any], ultra: bool) -> None:
@@ -194,7 +194,7 @@ def test_configurations_at_a_limit_can_be_elaborated(change: dict[str, Any], ult
     Fragment.get(Accelerator(replace(SMALL, ultra=ultra, **change)), None)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(6))
 def test_random_configurations_can_be_elaborated(seed: int) -> None:
     rng, count = random.Random(100 + seed), 0

@@ -181,7 +181,9 @@ def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -
         if tried[-1].outcome != SURVIVED or len(tried) == tests:
             break
     if not tried:
-        raise UsageError(f"all tests that import {mutant.module} are slow: write tests/hw/test_{mutant.module}.py")
+        raise UsageError(
+            f"all tests that import {mutant.module} are in the third ring: write tests/hw/test_{mutant.module}.py"
+        )
     return Result(
         module=mutant.module,
         kind=mutant.kind,

@@ -74,7 +74,7 @@ def test_kills_and_survivors_are_told_apart(tree: Path, tmp_path: Path) -> None:
     assert (tree / "hw" / "sums.py").read_text() == MODULE, "a mutant reached the tree"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_mutant_that_hangs_is_killed(tree: Path, tmp_path: Path) -> None:
     (tree / "hw/sums.py").write_text(MODULE + LOOP)
     (tree / "tests/hw/test_sums.py").write_text(
@@ -236,18 +236,16 @@ def test_an_edit_that_is_the_same_hardware_is_tried_against_one_file(tree: Path,
 
 @pytest.mark.thorough
 def test_files_without_fast_tests_do_not_count(tree: Path, tmp_path: Path) -> None:
-    slow = (
-        "import pytest\nfrom edgedec.hw.sums import total\n\npytestmark = pytest.mark.slow\n\n\ndef test_it(): pass\n"
-    )
+    text = "import pytest\nfrom edgedec.hw.sums import total\n\npytestmark = pytest.mark.nightly\n\n\ndef test_it(): pass\n"
     (tree / "pyproject.toml").write_text(
-        "[tool.pytest.ini_options]\naddopts = '-m \"not slow\"'\nmarkers = ['slow: s']\n"
+        "[tool.pytest.ini_options]\naddopts = '-m \"not nightly\"'\nmarkers = ['nightly: s']\n"
     )
     (tree / "tests/hw/test_sums.py").rename(tree / "tests/hw/test_the_sums_that_are_added.py")
-    (tree / "tests/hw/test_sums.py").write_text(slow)
+    (tree / "tests/hw/test_sums.py").write_text(text)
     report = mutate(tree, ["sums"], kinds=["operator"], tests=1, results=tmp_path / "results.jsonl")
     assert (report.killed, report.survived) == (1, 1)
     (tree / "tests/hw/test_the_sums_that_are_added.py").unlink()
-    with pytest.raises(UsageError, match="all tests that import sums are slow"):
+    with pytest.raises(UsageError, match="all tests that import sums are in the third ring"):
         mutate(tree, ["sums"], kinds=["operator"], results=tmp_path / "results.jsonl")
 
 

@@ -27,7 +27,7 @@ llama.cpp tests its server with a suite of its own, `tools/server/tests`. The pa
     .venv/bin/python -m tests.peers.llama_server_tests                # loads llama.cpp's sources on first use
     .venv/bin/python -m tests.peers.llama_server_tests --tests DIR    # DIR is tools/server/tests of other sources
     .venv/bin/python -m tests.peers.llama_server_tests --listed test_metrics
-    LLAMA_SERVER_TESTS=DIR .venv/bin/pytest -m slow tests/peers       # in the third ring, without writing this page
+    LLAMA_SERVER_TESTS=DIR .venv/bin/pytest -m nightly tests/peers       # in the third ring, without writing this page
 
 The first two commands write this page; do not edit it. It is about these sources:
 

@@ -69,7 +69,7 @@ def test_the_report_in_the_documentation_is_of_the_present_list() -> None:
     assert "not committed" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(SUITE is None, reason="LLAMA_SERVER_TESTS does not name llama.cpp's tools/server/tests")
 def test_llama_servers_tests_pass(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.peers.llama_server_tests", "--tests", str(SUITE)]

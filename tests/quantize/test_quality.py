@@ -24,7 +24,7 @@ GATES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", list(GATES))
 def test_perplexity_grows_within_its_limit(model: str, shared_data: Path, project_root: Path) -> None:
     checkpoint, tokenizer, gates = GATES[model]

@@ -88,7 +88,7 @@ def test_two_processes_write_the_same_bytes_as_one(tmp_path: Path, pool: WorkerP
     assert all(peak > 1 << 20 for peak in report.worker_bytes.values())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ray_writes_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     with open_pool("ray", workers=2) as pool:

@@ -218,7 +218,7 @@ def test_speculative_text_equals_plain_greedy_text(runs: Runs, drafter: str) -> 
 
 
 @needs_kernels
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_speculative_text_equals_plain_greedy_text_in_all_combinations(runs: Runs, drafter: str) -> None:
     verifier = Counting(create_verifier("match", 0))

@@ -679,7 +679,7 @@ def test_a_run_with_a_policy_stays_within_its_plan(kind: str, tmp_path: Path) ->
 
 
 @needs_proc
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("ctx_size", [0, 200])
 def test_the_peak_stays_within_the_budget(drafter: str, ctx_size: int) -> None:

@@ -192,7 +192,7 @@ def test_texts_of_all_prompts_are_the_plain_ones(all_runs: dict[str, Runs], targ
     check_it_guessed(target, drafter, verifiers)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("target", "drafter"), CASES)
 def test_all_prompts_of_each_drafter_are_the_plain_ones(all_runs: dict[str, Runs], target: str, drafter: str) -> None:
     cells = list(product([drafter], names(POLICIES), (0.0, 0.8)))

@@ -142,7 +142,7 @@ def test_the_text_is_that_of_plain_sampling(texts: Texts, drafter: str) -> None:
         assert counted.drafted > counted.accepted > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_the_text_is_that_of_plain_sampling_in_all_combinations(texts: Texts, drafter: str) -> None:
     for number, row in enumerate(product(*FACTORS)):

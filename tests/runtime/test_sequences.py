@@ -93,7 +93,7 @@ def test_texts_together_are_those_alone(drafter: str, policy: str) -> None:
     check_together(spec, requests, list(alone(requests)), 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thousand_requests_leave_nothing_behind() -> None:
     requests = wishes(1000, 3)
     check_together(SpecConfig(drafter="auto", draft="demo-draft"), requests, list(alone(requests)), 4)

@@ -370,7 +370,7 @@ print(session.run.plan.total_bytes, answer.timings.peak_bytes, answer.stop_reaso
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", ["int8", "native", "planes"])
-@pytest.mark.parametrize("shape", ["demo", "wide", "deep", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", ["demo", "wide", "deep", pytest.param("real", marks=pytest.mark.nightly)])
 def test_a_full_context_stays_within_the_plan(tmp_path: Path, shape: str, method: str) -> None:
     """Measure weights, a full cache and load transients in a fresh process, and compare with the plan made before
     loading.

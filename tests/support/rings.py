@@ -1,16 +1,18 @@
 """Rings of tests: select the tests of a run, and keep slow tools out of the first ring.
 
 The first ring is what a person runs before each commit: all tests without a marker of ``OUTER``. The second ring is what
-``rtl`` and ``thorough`` mark, the third what ``slow`` or ``compare`` marks, alone or with another.
+``rtl`` and ``thorough`` mark, the third what ``nightly`` or ``compare`` marks, alone or with another. Continuous
+integration runs the first two; ``stamps.py`` keeps at which commit each part of the third passed last.
 
 - ``pytest`` and ``pytest FOLDER`` run the first ring and say how many tests they left out.
 - ``pytest FILE`` runs the first and the second ring of the file.
 - ``pytest FILE::TEST`` runs the test, in whatever ring it is.
-- ``pytest -m EXPRESSION`` runs what the expression selects: ``-m "(rtl or thorough) and not slow"`` is the second ring.
+- ``pytest -m EXPRESSION`` runs what the expression selects: the second ring is
+  ``-m "(rtl or thorough) and not nightly and not compare"``.
 
 ``rtl`` and ``thorough`` take ``sample=N``: N of a test's parametrized cases are in the first ring, the rest in the
-second. With ``slow(sample=N)`` N cases keep their other markers, and the rest are in the third ring. A sample is chosen so
-that as many values of as many parameters as possible occur in it.
+second. With ``nightly(sample=N)`` N cases keep their other markers, and the rest are in the third ring. A sample is
+chosen so that as many values of as many parameters as possible occur in it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any
 import pytest
 
 SECOND = ("rtl", "thorough")
-THIRD = ("slow", "compare")
+THIRD = ("nightly", "compare")
 OUTER = (*SECOND, *THIRD)
 
 # Programs that no test of the first ring starts: compilers, synthesis, place and route, compiled simulators.
@@ -59,15 +61,15 @@ def _values(item: pytest.Item) -> set[tuple[str, str]]:
 
 
 def place_samples(items: Iterable[pytest.Item]) -> None:
-    """Take the markers ``slow(sample=N)``, then ``rtl`` and ``thorough``, off the N cases that a sample consists of."""
+    """Take the markers ``nightly(sample=N)``, then ``rtl`` and ``thorough``, off the N cases that a sample consists of."""
     cases = list(items)
-    for markers in (("slow",), SECOND):
+    for markers in (("nightly",), SECOND):
         groups = dict[tuple[str, int], list[pytest.Item]]()
         for item in cases:
             marks = [mark for name in markers for mark in item.iter_markers(name)]
-            # A case that is slow anyway, by a marker without a sample, is in no sample of the second ring, and one that
-            # is slow after the first round is in none of the first.
-            if any(markers == SECOND or not mark.kwargs for mark in item.iter_markers("slow")):
+            # A case that is nightly anyway, by a marker without a sample, is in no sample of the second ring, and one
+            # that is nightly after the first round is in none of the first.
+            if any(markers == SECOND or not mark.kwargs for mark in item.iter_markers("nightly")):
                 continue
             counts = [int(mark.kwargs["sample"]) for mark in marks if mark.kwargs]
             if counts:

@@ -86,7 +86,7 @@ def test_a_random_model_in_a_browser_writes_the_tokens_of_the_cpu(tmp_path: Path
     assert len({tuple(tokens) for tokens in right}) == len(right)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tokens_are_those_of_the_cpu(site: Path, session: Session) -> None:
     find_dawn()
     full = "Once upon a time, there was a cat whose name was Tom. " * 4
@@ -111,7 +111,7 @@ def test_tokens_are_those_of_the_cpu(site: Path, session: Session) -> None:
     assert answers[-1]["reason"] == "context"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_chat_in_a_browser_is_that_of_the_cpu(site: Path, session: Session, tmp_path: Path) -> None:
     with served(site) as address, chromium(find_chromium(), tmp_path, webgpu=True) as page:
         open_and_load(page, address)

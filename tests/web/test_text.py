@@ -91,7 +91,7 @@ TOKENIZERS = (
     "demo",
     "phi-2",
     "llama2-32k.tokenizer.model",
-    pytest.param("bitnet2B4T-llama3.tokenizer.model", marks=pytest.mark.slow),  # 128,000 tokens take seconds to read
+    pytest.param("bitnet2B4T-llama3.tokenizer.model", marks=pytest.mark.nightly),  # 128,000 tokens take seconds to read
     "tok105.model",
     "tokenizer_4096.model",
 )

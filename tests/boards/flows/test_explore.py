@@ -209,7 +209,7 @@ def test_a_pool_of_processes_gives_the_same_points(few: Exploration) -> None:
     assert steps == [(count + 1, len(steps)) for count in range(len(steps))]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_ray_cluster_gives_the_same_points(few: Exploration) -> None:
     pytest.importorskip("ray")
     with open_pool("ray", workers=2) as pool:

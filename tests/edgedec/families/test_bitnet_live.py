@@ -15,7 +15,7 @@ from edgedec.schemes import FloatWeight
 from tests.edgedec.families.support import reference_golden
 from tests.edgedec.families.support.reference_golden import TOLERANCE, Golden
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.compare
 
 NAMES = sorted(f"bitnet/{path.stem}" for path in (reference_golden.FOLDER / "bitnet").glob("*.npz"))
 _SAME = 3e-5  # absolute, the same as in test_llama_live.py

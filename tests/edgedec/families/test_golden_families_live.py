@@ -19,7 +19,7 @@ from tests.edgedec.families.support.reference_formulas import FORMULAS
 from tests.edgedec.families.support.reference_golden import TOLERANCE, Golden
 from tests.edgedec.families.test_golden_families import NAMES as ALL_NAMES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.compare
 
 _SAME = 3e-5  # absolute, the same as in test_llama_live.py
 _CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "smollm3": "SmolLM3", "phi3": "Phi3"}

@@ -16,7 +16,7 @@ from edgedec.schemes import FloatWeight
 from tests.edgedec.families.support import reference_golden
 from tests.edgedec.families.support.reference_golden import TOLERANCE, Golden
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.compare
 
 # absolute; two builds of torch on two machines sum in different orders, while our formulas may differ by TOLERANCE
 _SAME = 3e-5

@@ -276,7 +276,7 @@ _UNTRAINED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.compare
 @pytest.mark.parametrize("name", NAMES)
 def test_the_torch_graph_agrees(name: str) -> None:
     """Run teachers of every family except for those whose operations the graph refuses."""

@@ -103,7 +103,7 @@ def test_operands_of_all_signs_in_any_order(x: Any, y: Any) -> None:
     assert actual == [a * b for a, b in pairs]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("family", "checks"),
     [

@@ -103,7 +103,7 @@ def test_no_name_of_an_accelerator_has_a_number_of_amaranths(config: Accelerator
     readable(to_rtlil(Accelerator(config)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_no_name_of_the_default_accelerator_has_a_number_of_amaranths() -> None:
     readable(to_rtlil(Accelerator(AcceleratorConfig())))

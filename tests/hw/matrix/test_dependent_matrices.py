@@ -133,7 +133,7 @@ def check(
 
 @pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
-@pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_steps_equal_the_profile(slots: int, idle: float, stall: float) -> None:
     check(8, slots, 37, tile_words=3, planes=2, group_blocks=2, idle=idle, stall=stall)
 
@@ -160,7 +160,7 @@ def waiting(layout: TernaryLayout) -> int:
 
 
 @pytest.mark.rtl
-@pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 1), pytest.param(16, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 1), pytest.param(16, 2, marks=pytest.mark.nightly)])
 def test_a_dependency_costs_as_many_cycles_as_its_parts(beat_bytes: int, slots: int) -> None:
     for width in (3 * beat_bytes + 1, 5 * beat_bytes - 2):
         layout, cycles = check(beat_bytes, slots, width, tile_words=-(-width // 5))
@@ -175,7 +175,7 @@ def test_rows_of_another_tile_do_not_wait() -> None:
     assert bubbles(layout, cycles) == [dependency(8, 1) + 4 * 4 - 4] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_dependency_at_full_width_costs_166_cycles_and_the_rows_that_wait() -> None:
     layout, cycles = check(64, 8, 130, tile_words=26)
     assert bubbles(layout, cycles) == [dependency(64, 8) + waiting(layout)] * 2

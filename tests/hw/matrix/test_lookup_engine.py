@@ -40,7 +40,7 @@ def test_sums_equal_those_of_numpy(beat_bytes: int, slots: int, idle: float, sta
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("beat_bytes", "slots"),
-    [(16, 8), pytest.param(32, 2, marks=pytest.mark.slow), pytest.param(64, 8, marks=pytest.mark.slow)],
+    [(16, 8), pytest.param(32, 2, marks=pytest.mark.nightly), pytest.param(64, 8, marks=pytest.mark.nightly)],
 )
 def test_wide_beats_are_exact(beat_bytes: int, slots: int) -> None:
     inputs, sums = _case(beat_bytes, slots, [2, 17], seed=beat_bytes)
@@ -62,7 +62,7 @@ def test_the_largest_sum_fits_at_64_columns() -> None:
 
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(
-    ("beat_bytes", "latency"), [(4, 4), (8, 5), (16, 6), pytest.param(32, 7, marks=pytest.mark.slow)]
+    ("beat_bytes", "latency"), [(4, 4), (8, 5), (16, 6), pytest.param(32, 7, marks=pytest.mark.nightly)]
 )
 def test_a_beat_takes_a_cycle_from_sweep_to_sweep(beat_bytes: int, latency: int) -> None:
     inputs, sums = _case(beat_bytes, 1, [15] * 5, seed=1)

@@ -81,13 +81,13 @@ def check(
     assert states[-1] == (len(matrices), len(matrices), 1)
 
 
-def _slow(*sizes: int) -> Any:
-    return pytest.param(*sizes, marks=pytest.mark.slow)
+def _nightly(*sizes: int) -> Any:
+    return pytest.param(*sizes, marks=pytest.mark.nightly)
 
 
 @pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
-@pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 2), _slow(16, 1)])
+@pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 2), _nightly(16, 1)])
 def test_ternary_matrices_of_all_kinds_equal_the_profile(
     beat_bytes: int, slots: int, idle: float, stall: float
 ) -> None:
@@ -151,7 +151,7 @@ def some_matrices(
     ("idle", "stall", "busy"), [(0.0, 0.0, 0.0), (0.0, 0.0, 0.5), (0.4, 0.4, 0.3), (0.0, 0.6, 0.9)]
 )
 @pytest.mark.parametrize(
-    ("beat_bytes", "slots", "tile_words"), [(4, 1, 3), _slow(8, 2, 2), _slow(8, 1, 20), _slow(16, 3, 5)]
+    ("beat_bytes", "slots", "tile_words"), [(4, 1, 3), _nightly(8, 2, 2), _nightly(8, 1, 20), _nightly(16, 3, 5)]
 )
 def test_both_kinds_in_any_order_equal_the_profile(
     beat_bytes: int, slots: int, tile_words: int, idle: float, stall: float, busy: float

@@ -142,6 +142,6 @@ def test_matrices_of_all_shapes_are_exact_with_stalls(data: st.DataObject) -> No
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_groups_of_64_columns_at_full_width_are_exact() -> None:
     check(64, 8, rows=17, columns=150, planes=2, group=64, idle=0.1, stall=0.1)

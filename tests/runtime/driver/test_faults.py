@@ -27,8 +27,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "interpreter": {},
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
 }
-SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
-DEVICES = ["interpreter", pytest.param("sim", marks=SLOW)]
+NIGHTLY = (pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
+DEVICES = ["interpreter", pytest.param("sim", marks=NIGHTLY)]
 PROMPT = (7, 14, 21, 28)
 
 
@@ -286,7 +286,7 @@ def bus() -> Iterator[SimulatedDevice]:
 
 
 def on_bus(test: Callable[..., None]) -> Callable[..., None]:
-    for mark in SLOW:
+    for mark in NIGHTLY:
         test = mark(test)
     return test
 

@@ -27,7 +27,7 @@ from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.runtime.driver.support.bench_session import Found, embedding, ids, program, recorded, replay, same, talk
 from tests.sim.support.make_small_top import CONFIG
 
-SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
+NIGHTLY = (pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def simulated() -> Device:
     return open_device("sim", CONFIG, memory="ideal", memory_bytes=1 << 20, trace=True)
 
 
-@pytest.mark.parametrize("opened", [reference, pytest.param(simulated, marks=SLOW)])
+@pytest.mark.parametrize("opened", [reference, pytest.param(simulated, marks=NIGHTLY)])
 def test_a_session_is_replayed(path: Path, opened: Callable[[], Device]) -> None:
     results = recorded(opened(), path)
     assert same(results, talk(reference())), "the recorder has changed what the device does"

@@ -80,7 +80,7 @@ def test_a_budget_that_is_too_small_is_refused_by_item() -> None:
     assert not check_budget(8)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_forty_budgets_are_kept_or_refused() -> None:
     need_gpu()
     fits = [check_budget(size) for size in range(20, 420, 10)]

@@ -13,7 +13,7 @@ import pytest
 from edgedec.runtime.kernels.recipe import COMMON, build
 
 DRIVER = Path(__file__).with_name("driver.cpp")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def chosen(command: Sequence[str], kernel: str = "") -> tuple[int, str]:

@@ -275,7 +275,7 @@ def run_driver(command: Sequence[str], cases: Sequence[Case]) -> list[F32]:
     return [value.reshape(len(case.x), -1) for value, case in zip(values, cases, strict=True)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("processor", "code_paths"),
     [("aarch64", ["neon", "neon_dotprod", "neon_i8mm", "scalar"]), ("simde", ["avx512vnni"])],

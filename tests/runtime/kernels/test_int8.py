@@ -307,7 +307,7 @@ def foreign_driver(processor: str, folder: Path) -> list[str]:
     return command
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("processor", "code_paths"),
     [("aarch64", ["neon", "neon_dotprod", "neon_i8mm", "scalar"]), ("simde", ["avx512vnni", "amx"])],

@@ -36,7 +36,7 @@ def test_a_leader_that_is_interrupted_between_its_stores_misleads_no_helper(tmp_
     assert (process.returncode, process.stdout, process.stderr) == (0, "0\n", "")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("helpers", [0, 1, 3])
 @pytest.mark.parametrize("options", [(), ("-fsanitize=thread", "-g")], ids=["plain", "sanitized"])
 def test_each_index_of_each_job_is_computed_once(options: tuple[str, ...], helpers: int, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_each_index_of_each_job_is_computed_once(options: tuple[str, ...], helpe
     assert (process.returncode, process.stdout, process.stderr) == (0, "0\n", "")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("callers", [1, 2])
 @pytest.mark.parametrize("options", [(), ("-fsanitize=thread", "-g")], ids=["plain", "sanitized"])
 def test_the_pool_gives_each_index_at_most_once(options: tuple[str, ...], callers: int, tmp_path: Path) -> None:

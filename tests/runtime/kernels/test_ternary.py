@@ -418,7 +418,7 @@ def foreign_driver(name: str, folder: Path, source: Path) -> list[str]:
     return command
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("processor", "code_paths"),
     [("aarch64", ["neon", "neon_dotprod", "neon_i8mm", "scalar"]), ("simde", ["avx512vnni", "amx"])],

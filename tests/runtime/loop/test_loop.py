@@ -265,7 +265,7 @@ def driven(
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-D_GLIBCXX_ASSERTIONS", "-O1", "-g")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_random_arguments_pass_the_sanitizers_and_give_equal_results_on_another_processor(tmp_path: Path) -> None:
     compiler = find_compiler()
     if compiler is None:

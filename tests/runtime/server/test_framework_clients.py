@@ -16,7 +16,7 @@ from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 CHAT: list[dict[str, Any]] = [{"role": "user", "content": "Tell me a story about a cat."}]
 GREEDY = SamplingConfig(temperature=0)

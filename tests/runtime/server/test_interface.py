@@ -20,7 +20,7 @@ from tests.runtime.server.test_streaming import idle, until
 KEY = "correct-horse-battery"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("key", "mode"), [(None, "all"), (KEY, "positive")])
 def test_no_request_of_the_interface_is_answered_with_a_server_error(
     key: str | None, mode: str, tmp_path: Path

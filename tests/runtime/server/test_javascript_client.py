@@ -19,7 +19,7 @@ from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served
 from tests.runtime.server.test_streaming import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 SCRIPT = Path(__file__).parent / "support" / "openai_client.cjs"
 CHAT = [{"role": "user", "content": "Tell me a story about a cat."}]

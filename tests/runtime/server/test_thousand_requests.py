@@ -103,7 +103,7 @@ def expected(session: Session) -> list[tuple[dict[str, Any], str]]:
     return [(body, alone(session, body)) for body in requests(COUNT, seed=COUNT)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("drafter", "words"),

@@ -125,7 +125,7 @@ needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' librar
 @needs_kernels
 @pytest.mark.parametrize(
     ("family", "method", "bits"),
-    [pytest.param(*case, marks=pytest.mark.thorough if case in SHORT else pytest.mark.slow) for case in CASES],
+    [pytest.param(*case, marks=pytest.mark.thorough if case in SHORT else pytest.mark.nightly) for case in CASES],
     ids=["-".join(map(str, case)) for case in CASES],
 )
 def test_logits_are_the_bits_of_the_cpu(bundles: Any, family: str, method: str, bits: int) -> None:

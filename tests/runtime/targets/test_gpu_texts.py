@@ -83,7 +83,7 @@ def text(
     return tokens
 
 
-@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.9, marks=pytest.mark.slow)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.9, marks=pytest.mark.nightly)], ids=["greedy", "sampled"])
 def test_texts_are_those_of_the_cpu(bundle: Bundle, gpu: Target, temperature: float) -> None:
     right = text(bundle, open_target(bundle, limits=LIMITS, threads=1), temperature)
     assert len(right) == TOKENS

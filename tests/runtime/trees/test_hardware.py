@@ -220,7 +220,7 @@ RISING = [1, 1.02, 1.15, 1.4, 1.7, 2.0, 2.3, 2.6]
 FLAT = [1 + 0.01 * n for n in range(8)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("spread", [0.05, 0.15])
 @pytest.mark.parametrize("sharpness", [1.0, 2.0])
 @pytest.mark.parametrize("call", [0.0, 0.05])

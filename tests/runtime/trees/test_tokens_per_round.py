@@ -45,7 +45,7 @@ def tokens_per_round(pair: FirstPair, policy: str, nodes: int, temperature: floa
     return tokens / rounds
 
 
-@pytest.mark.slow(sample=4)
+@pytest.mark.nightly(sample=4)
 @pytest.mark.thorough
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("nodes", [8, 16, 32])

@@ -132,12 +132,12 @@ def verifier(name: str) -> Verifier:
     return created
 
 
-SLOW = pytest.mark.slow
+NIGHTLY = pytest.mark.nightly
 WAYS = [  # origin of the children, and whether the case adds to the others
     *(pytest.param("rejection", name, True, id=f"rejection-{name}-drawn") for name in POLICIES),
     *(pytest.param("match", name, False, id=f"match-{name}-chosen") for name in POLICIES),
-    *(pytest.param("rejection", name, False, id=f"rejection-{name}-chosen", marks=SLOW) for name in POLICIES),
-    *(pytest.param("match", name, True, id=f"match-{name}-drawn", marks=SLOW) for name in POLICIES),
+    *(pytest.param("rejection", name, False, id=f"rejection-{name}-chosen", marks=NIGHTLY) for name in POLICIES),
+    *(pytest.param("match", name, True, id=f"match-{name}-drawn", marks=NIGHTLY) for name in POLICIES),
     *(
         pytest.param(name, policy, True, id=f"{name}-{policy}-drawn")
         for name in names("edgedec.runtime.verifiers")
@@ -149,7 +149,7 @@ WAYS = [  # origin of the children, and whether the case adds to the others
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "trials", [TRIALS // 20, pytest.param(TRIALS, marks=[pytest.mark.thorough, pytest.mark.slow(sample=8)])]
+    "trials", [TRIALS // 20, pytest.param(TRIALS, marks=[pytest.mark.thorough, pytest.mark.nightly(sample=8)])]
 )
 @pytest.mark.parametrize(("name", "policy", "drawn"), WAYS)
 def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, drawn: bool, trials: int) -> None:
@@ -230,7 +230,7 @@ def _declared_as_drawn(tree: TokenTree) -> TokenTree:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("policy", [pytest.param(name, marks=[] if name == "static" else SLOW) for name in POLICIES])
+@pytest.mark.parametrize("policy", [pytest.param(name, marks=[] if name == "static" else NIGHTLY) for name in POLICIES])
 def test_chosen_children_declared_as_drawn_are_detected(policy: str) -> None:
     assert surprise(verifier("rejection"), _Rewritten(made(policy, None), _declared_as_drawn), TRIALS // 4) > CAUGHT
 

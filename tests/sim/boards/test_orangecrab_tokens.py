@@ -38,7 +38,7 @@ if missing_tools() or find_compiler() is None:
 
 from edgedec.sim.boards.uart_board import BoardTerminal, fastest_baud, simulated_board
 
-pytestmark = pytest.mark.slow  # the library takes minutes, once; the weights cross the line
+pytestmark = pytest.mark.nightly  # the library takes minutes, once; the weights cross the line
 
 STORIES = {
     "model_type": "llama",

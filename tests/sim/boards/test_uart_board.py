@@ -23,7 +23,7 @@ from edgedec.hw.system.sdram_system import UartSystem
 from edgedec.sim.boards.uart_board import BoardTerminal, UartBoard, build
 from tests.hw.support.fake_accelerator import Copier
 
-pytestmark = pytest.mark.slow  # the library takes most of a minute, once
+pytestmark = pytest.mark.nightly  # the library takes most of a minute, once
 
 CHIP = replace(IS42S16160G, startup_ns=1000)
 CONFIG = AcceleratorConfig(

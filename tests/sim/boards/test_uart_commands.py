@@ -19,7 +19,7 @@ from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.verify.cocotb_runner import missing_tools
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(bool(missing_tools()) or find_compiler() is None, reason="missing: yosys or a C++ compiler"),
 ]
 

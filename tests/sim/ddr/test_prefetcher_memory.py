@@ -38,7 +38,7 @@ def serve(component: Prefetcher, memory: DdrMemory) -> Any:
     return process
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ports_that_were_delayed_come_together_again() -> None:
     """Delay a port by the time of 1,100 beats; afterwards all of them read at the rate of the bus.
 
@@ -65,7 +65,7 @@ def test_ports_that_were_delayed_come_together_again() -> None:
     assert read(memories[1], ranges).finished == pytest.approx(rtl, abs=20)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_model_of_the_stream_is_as_fast_as_the_rtl() -> None:
     """Read weights, constants, and keys and values of several heads, like a layer."""
     heads = [Range(start=100_000 + 1536 * run, beats=192) for run in (0, 2, 1, 4, 3, 6, 5, 7)]

@@ -18,7 +18,7 @@ from edgedec.runtime.session.answer import Answer
 from edgedec.runtime.session.session import Session
 from edgedec.sim.verify.cocotb_runner import missing_tools
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 PROMPTS, TOKENS = 20, 6
 DRAFTED = 3  # maximum of guesses: with the root they fill the slots of the small accelerator

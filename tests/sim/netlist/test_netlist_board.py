@@ -30,7 +30,7 @@ from tests.sim.boards.test_uart_board import (  # noqa: F401
     test_the_device_describes_itself,
 )
 
-pytestmark = pytest.mark.slow  # synthesis takes half a minute, once
+pytestmark = pytest.mark.nightly  # synthesis takes half a minute, once
 
 
 def with_ones(netlist: Path, folder: Path) -> Path:

@@ -25,7 +25,7 @@ from edgedec.sim.netlist.synthesis import synthesized
 from tests.sim.netlist.support.bench_driver import Values, drive
 from tests.sim.netlist.support.make_designs import Logic, Memories
 
-pytestmark = pytest.mark.slow  # yosys and the compiler take a minute together
+pytestmark = pytest.mark.nightly  # yosys and the compiler take a minute together
 
 CYCLES = 3000
 WRITE = f"write_cxxrtl -header -g0 -namespace {NAMESPACE} design.cpp\n"

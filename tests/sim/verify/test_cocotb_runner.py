@@ -94,7 +94,7 @@ def test_a_growing_log_is_followed(tmp_path: Path) -> None:
         assert reports.get(timeout=60) == ("top: tests", 1, 5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")
 def test_failures_are_not_swallowed() -> None:
     """Run a bench that does not fit the design, and one that does not exist."""

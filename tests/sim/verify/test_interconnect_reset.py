@@ -33,7 +33,7 @@ from edgedec.sim.cxxrtl.library import build
 from edgedec.sim.cxxrtl.simulation import Simulation
 from edgedec.sim.devices.sim import SimulatedDevice
 
-pytestmark = pytest.mark.slow  # the library takes minutes, once
+pytestmark = pytest.mark.nightly  # the library takes minutes, once
 
 RESET_CYCLES, WATCHDOG, SELECT = 3, 3000, REGISTER_MAP["descriptor_select"].offset
 _COUNT_BITS = 27

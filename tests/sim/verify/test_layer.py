@@ -17,7 +17,7 @@ from edgedec.sim.verify.cocotb_runner import missing_tools
 from edgedec.sim.verify.token_run import TokenRun
 from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 SHAPE = {
     "hidden_size": 1536,

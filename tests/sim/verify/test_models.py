@@ -21,7 +21,7 @@ from edgedec.reference.integer_profile.model import IntegerModel, prepare
 from edgedec.sim.verify.cocotb_runner import missing_tools
 from edgedec.sim.verify.token_run import TokenRun
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 SLOTS, PROMPT, TOKENS = 8, 16, 32
 

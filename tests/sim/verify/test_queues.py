@@ -20,7 +20,7 @@ from tests.edgedec.reference.integer_profile.support.make_models import float_mo
 from tests.sim.support.make_small_top import CONFIG
 
 # Both tops take minutes to compile.
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 IN_REGISTERS = 2  # items of a queue beyond those in its memory, which holds at least as many
 

@@ -28,7 +28,7 @@ from edgedec.sim.cxxrtl.library import build
 from edgedec.sim.cxxrtl.simulation import Simulation
 from edgedec.sim.devices.sim import SimulatedDevice
 
-pytestmark = pytest.mark.slow  # the library takes minutes, once
+pytestmark = pytest.mark.nightly  # the library takes minutes, once
 
 ROUNDS, RESET_CYCLES = 40, 3
 SELECT, CONTROL = (REGISTER_MAP[name].offset for name in ("descriptor_select", "control"))

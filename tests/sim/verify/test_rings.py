@@ -18,7 +18,7 @@ from tests.edgedec.reference.integer_profile.support.make_models import VOCAB, f
 from tests.sim.support.make_small_top import CONFIG
 
 # The top takes minutes to compile.
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 WINDOW = 10
 

@@ -21,7 +21,7 @@ from tests.edgedec.reference.integer_profile.support.make_models import float_mo
 from tests.sim.support.make_small_top import CONFIG
 
 # The top takes minutes to compile.
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 _GEMMA: Mapping[str, Any] = {
     **{"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0, "sliding_window": 8},

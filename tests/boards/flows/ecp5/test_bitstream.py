@@ -102,7 +102,7 @@ def test_the_netlist_has_cells_of_the_device_only(small: BuildResult) -> None:
     assert names >= {"clk", "rst", "memory_clk", "memory_rst", "receive", "transmit", "memory__data_in", "ready"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_another_folder_gets_the_same_bytes(small: BuildResult, program: Program, tmp_path: Path) -> None:
     """Use a folder of another name."""
     again = built_in(tmp_path / "elsewhere, and longer" / "b", program)
@@ -112,7 +112,7 @@ def test_another_folder_gets_the_same_bytes(small: BuildResult, program: Program
         assert (small.output / path).read_bytes() == (again.output / path).read_bytes(), path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bitstream_with_an_accelerator_is_built(program: Program, tmp_path: Path) -> None:
     """Build for half an hour of one core: the smallest accelerator, on the device of the board."""
     config = replace(program.config, clock_hz=50e6)

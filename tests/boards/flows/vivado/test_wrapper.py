@@ -76,7 +76,7 @@ def test_the_first_port_reads_and_writes() -> None:
         assert bus.startswith(f"{name}_")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_accelerator_is_written_as_verilog(tmp_path: Path) -> None:
     """Take ten seconds for each: it elaborates with the wrapper, keeps the memories' places, and another process
     writes the same.

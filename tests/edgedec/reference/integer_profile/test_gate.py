@@ -147,13 +147,13 @@ def test_the_first_embedded_model_with_rotated_weights_passes_the_gate(tmp_path:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["target", "target_int8"])
 def test_soft_caps_and_norms_of_outputs_are_near_the_gate(first_pair: FirstPair, name: str) -> None:
-    """Measure 480 tokens, with two standard errors of tolerance; the slow test measures more."""
+    """Measure 480 tokens, with two standard errors of tolerance; the nightly test measures more."""
     gate = capped_and_normed(Bundle.open(getattr(first_pair, name)), 3, 160)
     assert gate.ratio <= MOST_PERPLEXITY
     assert gate.agreement >= LEAST_AGREEMENT - 2 * (LEAST_AGREEMENT * (1 - LEAST_AGREEMENT) / gate.tokens) ** 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["target", "target_int8"])
 def test_soft_caps_and_norms_of_outputs_have_the_perplexity_of_the_gate(first_pair: FirstPair, name: str) -> None:
     """They miss its agreement by half a standard error: 0.9886 in ternary, 0.9892 in int8."""
@@ -172,7 +172,7 @@ def capped_and_normed(bundle: Bundle, count: int, length: int) -> Gate:
     return compare(ReferenceModel(graph, weights), model, windows, bundle.tokens.size)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["target", "target_int8"])
 def test_the_first_embedded_model_with_the_default_calibration_passes_the_gate(
     first_pair: FirstPair, name: str
@@ -183,7 +183,7 @@ def test_the_first_embedded_model_with_the_default_calibration_passes_the_gate(
     assert gate.agreement >= LEAST_AGREEMENT
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_embedded_model_has_the_perplexity_of_the_gate_and_misses_its_agreement() -> None:
     bundle = Bundle.open(demo.bundle_path("demo"))
     gate = measure(bundle, held_out(bundle, 12, 255, file=demo.HELD_OUT), None)
@@ -191,7 +191,7 @@ def test_the_embedded_model_has_the_perplexity_of_the_gate_and_misses_its_agreem
     assert LEAST_AGREEMENT_DEMO <= gate.agreement < LEAST_AGREEMENT
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_embedded_model_in_int8_passes_the_gate() -> None:
     bundle = Bundle.open(demo.bundle_path("demo-int8"))
     gate = measure(bundle, held_out(bundle, 12, 255, file=demo.HELD_OUT), None)
@@ -201,14 +201,14 @@ def test_the_embedded_model_in_int8_passes_the_gate() -> None:
 
 @pytest.mark.thorough
 def test_the_embedded_hybrid_is_near_the_gate() -> None:
-    """Measure 192 tokens, with two standard errors of tolerance; the slow test has the gate itself."""
+    """Measure 192 tokens, with two standard errors of tolerance; the nightly test has the gate itself."""
     bundle, text = Bundle.open(demo.bundle_path("demo-hybrid")), demo.HELD_OUT
     gate = measure(bundle, held_out(bundle, 2, 96, file=text), held_out(bundle, 2, 64, skip=4000, file=text))
     assert gate.ratio <= MOST_PERPLEXITY
     assert gate.agreement >= LEAST_AGREEMENT - 2 * (LEAST_AGREEMENT * (1 - LEAST_AGREEMENT) / gate.tokens) ** 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_embedded_hybrid_passes_the_gate() -> None:
     bundle = Bundle.open(demo.bundle_path("demo-hybrid"))
     gate = measure(bundle, held_out(bundle, 12, 255, file=demo.HELD_OUT), None)
@@ -216,7 +216,7 @@ def test_the_embedded_hybrid_passes_the_gate() -> None:
     assert gate.agreement >= LEAST_AGREEMENT
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_embedded_hybrid_passes_the_gate_on_a_long_text() -> None:
     """States of recurrences are the sums of all rows, so that errors could add up."""
     bundle = Bundle.open(demo.bundle_path("demo-hybrid"))
@@ -241,7 +241,7 @@ def stories260k(shared_data: Path, folder: Path, planes: int, tokens: int) -> tu
 
 @pytest.mark.thorough
 def test_stories260k_is_near_the_gate(shared_data: Path, tmp_path: Path) -> None:
-    """Measure a thousand tokens, with two standard errors of tolerance; the slow test has the gate itself."""
+    """Measure a thousand tokens, with two standard errors of tolerance; the nightly test has the gate itself."""
     bundle, windows = stories260k(shared_data, tmp_path, 0, 1024)
     gate = measure(bundle, windows, None)
     agreement = LEAST_AGREEMENT_STORIES260K
@@ -249,7 +249,7 @@ def test_stories260k_is_near_the_gate(shared_data: Path, tmp_path: Path) -> None
     assert gate.agreement >= agreement - 2 * (agreement * (1 - agreement) / gate.tokens) ** 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("planes", [0, 2, 3])
 def test_stories260k_passes_the_gate(planes: int, shared_data: Path, tmp_path: Path) -> None:
     gate = measure(*stories260k(shared_data, tmp_path, planes, 8192), None)

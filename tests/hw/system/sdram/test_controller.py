@@ -49,7 +49,7 @@ def as_beats(data: Any, data_bytes: int) -> list[int]:
     return [int.from_bytes(data[i : i + data_bytes].tobytes(), "little") for i in range(0, data.size, data_bytes)]
 
 
-@pytest.mark.parametrize("data_bytes", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 16))])
+@pytest.mark.parametrize("data_bytes", [4, *(pytest.param(size, marks=pytest.mark.nightly) for size in (8, 16))])
 def test_long_reads_get_nine_tenths_of_the_pins(data_bytes: int) -> None:
     dut, memory = controller(data_bytes, reads=1), model()
     data = filled(memory, 1 << 20, 4 << 10)
@@ -81,7 +81,7 @@ def test_registers_at_the_pins() -> None:
 
 
 # Complete, this takes a minute in Amaranth's simulator; the first seeds and widths are in every run.
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
 @pytest.mark.parametrize("data_bytes", [4, 8])
 def test_random_traffic_on_all_ports_is_correct(data_bytes: int, seed: int) -> None:
     """Give each write port rows of its own, which its own reader follows; strobes, lengths, gaps and stalls are

@@ -25,7 +25,7 @@ from edgedec.sim.cxxrtl.simulation import Simulation
 from edgedec.sim.devices.sim import SimulatedDevice
 from tests.hw.system.zynq.support.make_processing_system import ProcessingSystem
 
-pytestmark = pytest.mark.slow  # the library takes minutes, once
+pytestmark = pytest.mark.nightly  # the library takes minutes, once
 
 MEMORY_BYTES = 1 << 24
 TOKENS = (7, 14, 21, 28)

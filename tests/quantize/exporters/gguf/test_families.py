@@ -202,7 +202,7 @@ def greedy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.mark.slow
+@pytest.mark.compare
 @pytest.mark.parametrize("family", FAMILIES)
 def test_llama_cpp_writes_the_same_text(tmp_path: Path, greedy: Path, family: str) -> None:
     bundle = write(tmp_path / "m", FAMILIES[family])

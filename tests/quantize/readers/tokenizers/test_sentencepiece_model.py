@@ -64,7 +64,7 @@ def test_published_models_encode_like_sentencepiece(shared_data: Path, name: str
         assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text), text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_llama_3_s_ranks_are_read(shared_data: Path) -> None:
     file = shared_data / "tokenizers" / "bitnet2B4T-llama3.tokenizer.model"
     tokenizer = Tokenizer.from_str(read_model_file(file))

@@ -126,7 +126,7 @@ def check_answers(image: Image, server: subprocess.Popen[str], number: int) -> N
     assert KEY not in log
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_steps_make_a_server_that_answers(built: Image) -> None:
     """The server runs as the image's user, without a network, and answers; without a key it refuses to start."""
     assert built.root is not None
@@ -141,7 +141,7 @@ def test_the_steps_make_a_server_that_answers(built: Image) -> None:
         check_answers(built, server, number)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_steps_of_the_addon_make_a_server_that_answers(built: Image) -> None:
     """Options that only root can read reach the server, which is not root."""
     assert built.root is not None

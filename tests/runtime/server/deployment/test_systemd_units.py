@@ -119,7 +119,7 @@ print(json.dumps([status, answer]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_systemd_runs_the_service(built: Image, tmp_path: Path) -> None:
     """The unit is started with all its limits, answers through the passed socket, is restarted by the watchdog, and ends.
 

@@ -8,7 +8,7 @@ from edgedec.sim.verify.benches.designs import design
 from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
 from edgedec.sim.verify.coverage import ENVIRONMENT, Coverage
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
 def test_matrices_are_correct_under_gaps_stalls_and_lent_multipliers(tmp_path: Path) -> None:

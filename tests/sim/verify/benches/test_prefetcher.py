@@ -5,7 +5,7 @@ import pytest
 from edgedec.hw.memory.prefetcher import Prefetcher
 from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
 @pytest.mark.parametrize(("beat_bytes", "ports", "depth"), [(64, 4, 64), (8, 2, 20), (16, 1, 32)])

@@ -8,7 +8,7 @@ from edgedec.sim.verify.benches.designs import design
 from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
 from edgedec.sim.verify.coverage import ENVIRONMENT, Coverage
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
 def test_the_whole_accelerator_is_correct_with_bus_models(tmp_path: Path) -> None:

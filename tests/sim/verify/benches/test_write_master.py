@@ -5,7 +5,7 @@ import pytest
 from edgedec.hw.memory.write_master import WriteMaster
 from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
 @pytest.mark.parametrize(("max_burst", "outstanding"), [(256, 4), (8, 1)])
