@@ -8,9 +8,8 @@ finding is printed as ``file:line: kind: text``, and the exit status is 1 if the
 - ``entry``: so does the description of a parameter or member, ``name: description``, within a docstring;
 - ``constant``: so does the comment of a constant of a module, on its line or above it, or it opens with a preposition;
 - ``comment``: so does any other comment. Neighbouring lines of comment are one comment;
-- ``sentence``: a sentence of a page or of a ``//`` comment is inverted ("Charged is what the model adds."), has no verb
-  of its own ("What others use is."), leaves out what is not ("These are exact and have not."), or, on a page, opens with
-  a relative word ("Who comes from Ollama finds it here.").
+- ``sentence``: any sentence of them or of a page is inverted, has no verb of its own, leaves out what is not (the rules
+  ``_SENTENCES`` have examples), or, on a page, opens with a relative word.
 
 Write "Return the beats of a burst" for "Of a burst, the beats", and ``LIMIT = 4  # bytes of a beat`` for
 ``LIMIT = 4  # of a beat, in bytes``. To add a folder to the check, clear its findings and add its name to ``CLEAN``. In
@@ -87,7 +86,7 @@ _SENTENCES = (
     re.compile(r"Of (?:a(?! (?:dozen|hundred|thousand)\b)|an|each|its|what)\b"),
     # "What others in the group use is."
     re.compile(r"What (?!.*\b(?:as|how|it|than|that|there|they|this|what|where|which|who)\b).* (?:is|are|was|were)\.$"),
-    # "The others are ONNX Runtime's and have not."
+    # "The others are ONNX Runtime's and have not" is how such a sentence ends.
     re.compile(r".*\b(?:and|but|or) (?:are|can|do|does|did|had|has|have|is|may|must|was|were|will) not[.;]"),
 )
 # Openers of a sentence on a page, unless it is a question or a heading in bold.
@@ -132,14 +131,18 @@ def _docstrings(tree: ast.Module) -> Iterator[Finding]:
         if not text:
             continue
         first = node.body[0].lineno
+        paragraphs = re.split(r"\n\s*\n", text)
         if _opener(text) in OPENERS:
             yield first, "docstring", text
+            del paragraphs[0]
         in_section = False
         for offset, line in enumerate(text.splitlines()):
             in_section = _SECTION.match(line.strip()) is not None or (in_section and line.strip() != "")
             match = _ENTRY.match(line.strip())
             if in_section and match and _opener(match[1]) in ENTRY_OPENERS:
                 yield first + offset, "entry", line.strip()
+        for paragraph in paragraphs:
+            yield from ((first, "sentence", one) for one in _wrong_sentences(" ".join(paragraph.split())))
 
 
 def _constants(tree: ast.Module) -> set[int]:
@@ -173,6 +176,8 @@ def _comments(source: str, constants: set[int]) -> Iterator[Finding]:
         of_constant = (end + 1 if alone else line) in constants
         if _opener(text) in (OPENERS | PREPOSITIONS if of_constant else OPENERS):
             yield line, "constant" if of_constant else "comment", text
+        whole = [text, *(each.strip()[1:].strip() for each in lines[line:end] if alone)]
+        yield from ((line, "sentence", one) for one in _wrong_sentences(" ".join(whole)))
 
 
 def _slash_comments(source: str) -> Iterator[Finding]:

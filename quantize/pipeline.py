@@ -180,7 +180,7 @@ class _Run:
         # it is, and matrices of another type, as the head may be, become int8.
         self.has_codes = _has_codes(checkpoint, options)
         self.native = self.has_codes or (options.method == "ternary" and not options.planes)
-        # A tied head is not stored again if it would be stored exactly as the embedding is. Of a native model that is known
+        # A tied head is not stored again if it would be stored exactly as the embedding is. For a native model this is known
         # when its embedding is stored, which therefore comes first.
         self.tied = bool(checkpoint.config.get("tie_word_embeddings")) and not self.native
         self.report = QuantizeReport()

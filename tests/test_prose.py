@@ -42,6 +42,8 @@ PLANTED = [
         (2, "comment", "As it is full, nobody may enter."),
     ),
     ("x = 1  # (of a beat)\n", (1, "comment", "(of a beat)")),
+    ("# It is full.\n# Of a beat one\n# byte is left.\nx = 1\n", (1, "sentence", "Of a beat one byte is left.")),
+    ('"""Cut it.\n\nCharged is what\nit adds.\n"""\n', (1, "sentence", "Charged is what it adds.")),
 ]
 GOOD = [
     '"""A queue, of which there are two."""\n',

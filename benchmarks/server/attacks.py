@@ -9,8 +9,8 @@ first key, or without one (``benchmarks/server/attackers.py``); beside it, clien
 - ``gaps``: the time between two events of a stream (goal: 0.5 s);
 - ``health``: the time of ``/health`` over a new connection (goal: 50 ms).
 
-``none`` is the server without an attack, with the same clients. Of each time the median, the one that 99 % do not exceed,
-and the longest are reported, and the requests that failed. The memory is the server's largest resident size since its start
+``none`` is the server without an attack, with the same clients. The report has the median of each time, the one that 99 % do
+not exceed, and the longest, and the requests that failed. The memory is the server's largest resident size since its start
 (``VmHWM``) with the growth during the attack, and the peak of the charged memory, which the server reports
 (``ledger_peak_bytes``: of the reservations). ``other_share`` is the share of the CPUs that other programs than the server,
 the attack and this benchmark used: with much of it, times are those of the machine.

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.server.idle [-m MODEL] [--seconds 20] [--json]
 
-This needs Linux. ``edgedec serve`` runs with ``--idle-unload``. Of its process are measured, from ``/proc``:
+This needs Linux. ``edgedec serve`` runs with ``--idle-unload``. The figures of its process are read from ``/proc``:
 
 - the CPU time, in percent of a core, and the wake-ups of all threads, over ``--seconds`` without a request, while the model
   is loaded and after it was unloaded. A wake-up is a voluntary context switch: each time a thread has waited;

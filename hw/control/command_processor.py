@@ -50,7 +50,7 @@ class CommandProcessor(CostedComponent):
     of an instruction are those from its transfer to its unit until the transfer of the next one, or until the end;
     READ, CACHE and STOP have none.
 
-    Of a program with an impossible length only the header is read, so that a program of another configuration is still
+    If the length of a program is impossible, only the header is read, so that a program of another configuration is still
     reported as such. Causes 1, 2, 4, 5 and 10 name descriptor 0, and so do errors before the first instruction. Errors
     of a write, of a weight and of the watchdog name the last command that was issued; an earlier one may be at fault.
 

@@ -65,7 +65,7 @@ class FrontEnd(CostedComponent):
     CACHE reads ``cached`` beats for each run, in the order K0 K1 V0 K2 V1 ... of the query heads' keys and values;
     without committed positions it reads nothing. COPY reads, for each accepted slot that has to move, in ascending
     order, and for each head, the groups of keys and of values that hold its row. The command COPY is issued in any
-    case. Of a layer with a ring, CACHE reads one or two ranges for each run, as ``ring`` says.
+    case. If a layer has a ring, CACHE reads one or two ranges for each run, as ``ring`` says.
 
     Parameters:
         config: configuration of the accelerator.

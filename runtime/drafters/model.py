@@ -1,7 +1,7 @@
 """A drafter that runs a second, smaller model with the same tokenizer, from the bundle that ``-md/--model-draft`` names.
 
 The cache of the draft model follows the text. Rows that agree with the text stay, and the other tokens run again, in chunks.
-Of a tree, only the requested nodes run, and those of their ancestors that the cache does not have, so that a chain costs one
+Only the requested nodes of a tree run, and those of their ancestors that the cache does not have, so that a chain costs one
 row per call. Rows of the last call are committed if the text continues with their tokens. Therefore the draft does not need
 ``observe``, and a guess depends on the text and the path alone.
 

@@ -50,7 +50,7 @@ class _Vocabulary(TokenizerWrapper):
     def __call__(self, text: str) -> list[int]:
         """Return ids with exactly the bytes of ``text``: the tokenizer's if possible, and otherwise the longest tokens.
 
-        Of a long text these are the ids of its beginning: it is asked for again with each token, while the model waits.
+        A long text gives the ids of its beginning: it is asked for again with each token, while the model waits.
 
         It raises no error, because llguidance could not pass it on.
         """

@@ -127,7 +127,9 @@ def test_every_command_that_a_message_names_exists() -> None:
 
 
 def parsed(command: str, *words: str) -> dict[str, Any]:
-    params: dict[str, Any] = COMMANDS[f"edgedec {command}"].make_context(command, list(words)).params
+    """Return the parameters in a context like the program's own, because a command keeps the first help option it makes."""
+    context = COMMANDS[f"edgedec {command}"].make_context(command, list(words), **app.info.context_settings)
+    params: dict[str, Any] = context.params
     return params
 
 

@@ -500,7 +500,7 @@ def test_the_size_follows_the_rows_of_the_others_at_once() -> None:
 
 
 def test_a_text_with_a_few_right_guesses_goes_on_beside_texts_that_gain_by_many() -> None:
-    """It has two rows and two tokens of each pass. Of its long passes it causes little; all texts gain by the guesses."""
+    """It has two rows and two tokens of each pass. It causes little of its long passes; all texts gain by the guesses."""
     cost = Beside(rows=24)
     adaptive = Adaptive(DEPTH, cost)
     for _ in range(12):
