@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.attention.attention_path import AttentionPath
 from edgedec.hw.attention.coder import constants as coding_constants
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.parts import head_factor
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.blocks.component import CostedComponent
@@ -94,15 +95,18 @@ class Datapath(CostedComponent):
         self._config, self._trace = config, trace
         slots, size = config.slots, config.beat_bytes
         self._logits = LogitsPath(slots=slots, top_k=config.top_k, port_bytes=config.port_bytes)
-        self._attention = AttentionPath(
+        heads = HeadShape(
             beat_bytes=size,
             head_dim=config.head_dim,
             chunk=config.chunk,
             slots=slots,
             context=config.context,
+            lanes=config.softmax_lanes,
+        )
+        self._attention = AttentionPath(
+            heads,
             query_columns=config.heads * config.head_dim,
             key_columns=config.kv_heads * config.head_dim,
-            lanes=config.softmax_lanes,
             ultra=_ultra_scores(config),
             shared=config.shared,
             norms=config.head_norms,

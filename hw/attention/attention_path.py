@@ -11,6 +11,7 @@ from edgedec.hw.attention.coder import Coder, constants
 from edgedec.hw.attention.coder import settings as coder_settings
 from edgedec.hw.attention.head_feeder import HeadFeeder, attend
 from edgedec.hw.attention.head_norm import HeadNorm
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.heads import AttentionHeads
 from edgedec.hw.attention.parts import KEYS, QUERIES, VALUES, head_factor, part
 from edgedec.hw.attention.rotary import Rotary, angles
@@ -44,12 +45,10 @@ class AttentionPath(CostedComponent):
     lanes and of the same ``slots`` and ``chunk``, with queries of 12 bits.
 
     Parameters:
-        beat_bytes, head_dim, chunk: members of the KvLayout; head_dim is even.
-        slots: tokens of a pass, 1 to 8.
-        context: largest number of committed positions, 1 to 65536.
+        shape: shape of the heads; its ``head_dim`` is even, its ``slots`` are the tokens of a pass.
         query_columns: elements of the longest queries, head_dim to 65536.
         key_columns: elements of the longest keys and values, head_dim to 65536.
-        lanes, ultra: parameters of Attention.
+        ultra: whether the scores of two heads are stored in UltraRAM.
         shared: whether heads that share keys and values may attend together.
         norms: whether heads of queries and keys may be normed. Without it the port ``gains`` does not exist.
         capped: whether scores have a soft-cap. Without it the port ``cap`` does not exist.
@@ -85,22 +84,17 @@ class AttentionPath(CostedComponent):
 
     def __init__(
         self,
+        shape: HeadShape,
         *,
-        beat_bytes: int,
-        head_dim: int,
-        chunk: int,
-        slots: int,
-        context: int,
         query_columns: int,
         key_columns: int,
-        lanes: int = 1,
         ultra: bool = False,
         shared: bool = False,
         norms: bool = False,
         capped: bool = False,
     ) -> None:
-        shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
-        self._attention = AttentionHeads(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra, capped=capped)
+        slots, head_dim, chunk = shape.slots, shape.head_dim, shape.chunk
+        self._attention = AttentionHeads(shape, query_bits=_QUERY_BITS, ultra=ultra, capped=capped)
         self._rotary, self._coder = Rotary(slots=slots, head_dim=head_dim), Coder(slots=slots)
         self._norm = HeadNorm(slots=slots, head_dim=head_dim) if norms else None
         self._turned = RegisterSlice(shape=word(_NARROW, slots))
@@ -116,7 +110,7 @@ class AttentionPath(CostedComponent):
             VALUES: HeadFeeder(width=_CODE_BITS, depth=key_columns, **heads),
         }
         self._slots = slots
-        positions = beat_bytes // chunk
+        positions = shape.layout.positions
         new = rows(_CODE_BITS, slots, chunk)
         # The cache takes keys in turn with values and copies, which is known too late in a cycle to move the feeders.
         self._leaving = {place: RegisterSlice(shape=new) for place in (KEYS, VALUES)}
@@ -133,12 +127,12 @@ class AttentionPath(CostedComponent):
                 "factors": In(stream.Signature(head_factor())),
                 **({"cap": In(head_factor())} if capped else {}),
                 "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), 1))),
-                "beats": In(beat(beat_bytes)),
-                "visibility": In(visibility(slots, context)),
+                "beats": In(beat(shape.beat_bytes)),
+                "visibility": In(visibility(slots, shape.context)),
                 "output": Out(words(27, slots)),
                 "new_keys": Out(stream.Signature(new)),
                 "new_values": Out(stream.Signature(new)),
-                "work": Out(work(beat_bytes, slots)),
+                "work": Out(work(shape.beat_bytes, slots)),
                 "scores": In(stream.Signature(partial, always_ready=True)),
                 "columns": In(stream.Signature(sums, always_ready=True)),
                 "coded": Out(1),

@@ -6,6 +6,7 @@ from amaranth.hdl import Cat, Module, Value, unsigned
 from amaranth.lib import data, fifo, stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.issue import AttentionIssue
 from edgedec.hw.attention.parts import head_factor
 from edgedec.hw.attention.score_memory import READ_STAGES, ScoreMemory, visibility
@@ -18,7 +19,6 @@ from edgedec.hw.blocks.payloads import beat, payload, rows, words
 from edgedec.hw.blocks.pipeline import fork
 from edgedec.hw.blocks.ram_cost import distributed_luts
 from edgedec.hw.blocks.resources import Resources, total
-from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import column_bits, score_bits, work
 
 __all__ = ["AttentionHeads", "head_constants"]
@@ -49,11 +49,8 @@ class AttentionHeads(CostedComponent):
     ``query_bits``, which returns ``scores`` and ``columns``.
 
     Parameters:
-        beat_bytes, head_dim, chunk: members of the KvLayout, which defines the bytes of a run.
-        slots: number of rows, and of own positions, 1 to 8.
-        context: largest number of committed positions, 1 to 65536.
-        lanes: positions per cycle of the softmax, 1 to 8; ``lanes * slots`` exponentials per cycle. A power of two that
-            divides the positions of a group; beats are taken at full rate if ``lanes * head_dim >= beat_bytes``.
+        shape: shape of the heads. The softmax has ``lanes * slots`` exponentials per cycle; beats are taken at full rate
+            if ``lanes * head_dim >= beat_bytes``.
         out_lanes: elements of the output per row and cycle; divides ``chunk``.
         query_bits: signed bits of a query's code, 8 to 16; codes are symmetric.
         ultra: whether the scores are stored in UltraRAM.
@@ -84,39 +81,34 @@ class AttentionHeads(CostedComponent):
 
     def __init__(
         self,
+        shape: HeadShape,
         *,
-        beat_bytes: int,
-        head_dim: int,
-        chunk: int,
-        slots: int,
-        context: int,
-        lanes: int = 1,
         out_lanes: int = 1,
         query_bits: int = 12,
         ultra: bool = False,
         capped: bool = False,
     ) -> None:
-        shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
-        self._issue = AttentionIssue(**shape, lanes=lanes, query_bits=query_bits)
-        self._scores = ScoreMemory(**shape, lanes=lanes, query_bits=query_bits, ultra=ultra, capped=capped)
+        slots, lanes, chunk = shape.slots, shape.lanes, shape.chunk
+        self._issue = AttentionIssue(shape, query_bits=query_bits)
+        self._scores = ScoreMemory(shape, query_bits=query_bits, ultra=ultra, capped=capped)
         self._capped = capped
         self._softmax = Softmax(slots=slots, lanes=lanes)
-        self._mixture = WeightedValues(**shape, lanes=lanes, out_lanes=out_lanes)
+        self._mixture = WeightedValues(shape, out_lanes=out_lanes)
         self._slots = slots
-        positions = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk).positions
+        positions = shape.layout.positions
         partial = rows(score_bits(query_bits, chunk), slots, positions)
         self._chances = CreditQueue(shape=payload(probabilities(slots, lanes)), stages=READ_STAGES + SOFTMAX_STAGES)
         super().__init__(
             lambda: {
-                "visibility": In(visibility(slots, context)),
+                "visibility": In(visibility(slots, shape.context)),
                 **({"cap": In(head_factor())} if capped else {}),
                 "heads": In(stream.Signature(head_constants(slots))),
-                "beats": In(beat(beat_bytes)),
+                "beats": In(beat(shape.beat_bytes)),
                 "queries": In(stream.Signature(rows(query_bits, slots, chunk))),
                 "keys": In(stream.Signature(rows(8, slots, chunk))),
                 "values": In(stream.Signature(rows(8, slots, chunk))),
                 "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), out_lanes))),
-                "work": Out(work(beat_bytes, slots)),
+                "work": Out(work(shape.beat_bytes, slots)),
                 "scores": In(stream.Signature(partial, always_ready=True)),
                 "columns": In(
                     stream.Signature(rows(column_bits(positions), slots, chunk), always_ready=True),

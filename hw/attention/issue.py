@@ -7,13 +7,13 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.attention.head_buffer import HeadBuffer
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.attention.softmax import probabilities
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.payloads import beat, rows
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.resources import Resources, total
-from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import OPERAND_BITS, WorkKind, work
 
 __all__ = ["AttentionIssue"]
@@ -24,10 +24,7 @@ class AttentionIssue(CostedComponent):
     heads.
 
     Parameters:
-        beat_bytes, head_dim, chunk: members of the KvLayout.
-        slots: number of rows, 1 to 8.
-        context: largest number of committed positions, 1 to 65536.
-        lanes: probabilities per row and cycle; divides the positions of a group.
+        shape: shape of the heads; its ``lanes`` are the probabilities per row and cycle.
         query_bits: signed bits of a query's code, 8 to 16.
 
     Members:
@@ -47,41 +44,26 @@ class AttentionIssue(CostedComponent):
     Throughput: one beat per cycle; one cycle between two runs; a group takes at least ``positions / lanes`` cycles.
     """
 
-    def __init__(
-        self,
-        *,
-        beat_bytes: int,
-        head_dim: int,
-        chunk: int,
-        slots: int,
-        context: int,
-        lanes: int = 1,
-        query_bits: int = 12,
-    ) -> None:
-        layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
-        check("slots", slots, 1, 8)
-        check("context", context, 1, 1 << 16)
-        check("lanes", lanes, 1, 8)
-        if layout.positions % lanes:
-            raise ValueError(f"lanes must be a power of two that divides {layout.positions}, not {lanes!r}")
+    def __init__(self, shape: HeadShape, *, query_bits: int = 12) -> None:
         check("query_bits", query_bits, 8, 16)
+        layout, slots, lanes, chunk = shape.layout, shape.slots, shape.lanes, shape.chunk
         self._layout, self._slots, self._lanes = layout, slots, lanes
         self._buffers = {
             name: HeadBuffer(bits=bits, slots=slots, chunk=chunk, chunks=layout.chunks)
             for name, bits in (("queries", query_bits), ("keys", 8), ("values", 8))
         }
-        self._most_groups = max(layout.groups(context), layout.groups(slots))
+        self._most_groups = max(layout.groups(shape.context), layout.groups(slots))
         super().__init__(
             lambda: {
-                "visibility": In(visibility(slots, context)),
+                "visibility": In(visibility(slots, shape.context)),
                 "heads": In(stream.Signature(unsigned(1))),
-                "beats": In(beat(beat_bytes)),
+                "beats": In(beat(shape.beat_bytes)),
                 "queries": In(stream.Signature(rows(query_bits, slots, chunk))),
                 "keys": In(stream.Signature(rows(8, slots, chunk))),
                 "values": In(stream.Signature(rows(8, slots, chunk))),
                 "chances": In(probabilities(slots, lanes)),
                 "drained": In(1),
-                "work": Out(work(beat_bytes, slots)),
+                "work": Out(work(shape.beat_bytes, slots)),
             }
         )
 

@@ -6,6 +6,7 @@ from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed, 
 from amaranth.lib import data, memory, stream
 from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.score_cap import CAP_STAGES, CAPPED_BITS, ScoreCap, cap_factors
 from edgedec.hw.attention.softmax import DISTANCE_BITS
 from edgedec.hw.blocks.component import CostedComponent
@@ -14,7 +15,6 @@ from edgedec.hw.blocks.payloads import rows
 from edgedec.hw.blocks.pipeline import carried, check, delayed
 from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
 from edgedec.hw.blocks.resources import Resources
-from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import score_bits
 
 __all__ = ["READ_STAGES", "ScoreMemory", "visibility"]
@@ -47,10 +47,7 @@ class ScoreMemory(CostedComponent):
     """Add chunks to scores, determine each row's largest visible one, then emit each score's distance below it.
 
     Parameters:
-        beat_bytes, head_dim, chunk: members of the KvLayout.
-        slots: number of rows, 1 to 8.
-        context: largest number of committed positions, 1 to 65536.
-        lanes: positions per cycle, in and out; a power of two that divides the positions of a group, at most 8.
+        shape: shape of the heads; its ``lanes`` are the positions per cycle, in and out.
         query_bits: signed bits of a query's code, 8 to 16.
         ultra: whether the scores are stored in UltraRAM.
         capped: whether scores have a soft-cap. Without it the port ``factors`` does not exist.
@@ -74,40 +71,23 @@ class ScoreMemory(CostedComponent):
     Source: docs/integer-profile.md, "Attention".
     """
 
-    def __init__(
-        self,
-        *,
-        beat_bytes: int,
-        head_dim: int,
-        chunk: int,
-        slots: int,
-        context: int,
-        lanes: int = 1,
-        query_bits: int = 12,
-        ultra: bool = False,
-        capped: bool = False,
-    ) -> None:
-        layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
-        check("slots", slots, 1, 8)
-        check("context", context, 1, 1 << 16)
-        check("lanes", lanes, 1, 8)
-        if layout.positions % lanes:
-            raise ValueError(f"lanes must be a power of two that divides {layout.positions}, not {lanes!r}")
+    def __init__(self, shape: HeadShape, *, query_bits: int = 12, ultra: bool = False, capped: bool = False) -> None:
         check("query_bits", query_bits, 8, 16)
+        layout, slots, lanes = shape.layout, shape.slots, shape.lanes
         self._layout, self._slots, self._lanes, self._ultra = layout, slots, lanes, ultra
-        self._sum_bits = query_bits + 7 + (head_dim - 1).bit_length()  # bits of a score of symmetric codes
+        self._sum_bits = query_bits + 7 + (shape.head_dim - 1).bit_length()  # bits of a score of symmetric codes
         self._bits = CAPPED_BITS if capped else self._sum_bits  # bits of a score that is stored
         self._cap = ScoreCap(slots=slots, lanes=lanes, bits=self._sum_bits) if capped else None
-        self._depth = (layout.groups(context) + layout.groups(slots)) * (layout.positions // lanes)
+        self._depth = (layout.groups(shape.context) + layout.groups(slots)) * (layout.positions // lanes)
         per_slot = data.ArrayLayout(data.ArrayLayout(unsigned(DISTANCE_BITS), slots), lanes)
         visibility_shape = data.ArrayLayout(data.ArrayLayout(unsigned(1), slots), lanes)
         item = data.StructLayout({"distances": per_slot, "visible": visibility_shape, "last": 1})
         super().__init__(
             lambda: {
-                "visibility": In(visibility(slots, context)),
+                "visibility": In(visibility(slots, shape.context)),
                 "input": In(
                     stream.Signature(
-                        rows(score_bits(query_bits, chunk), slots, layout.positions),
+                        rows(score_bits(query_bits, shape.chunk), slots, layout.positions),
                         always_ready=True,
                     )
                 ),

@@ -6,6 +6,7 @@ from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, memory, stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.attention.softmax import probabilities
 from edgedec.hw.blocks.component import CostedComponent
@@ -19,7 +20,6 @@ from edgedec.hw.blocks.payloads import rows, word, words
 from edgedec.hw.blocks.pipeline import carried, check, delayed, every, reduced
 from edgedec.hw.blocks.ram_cost import distributed_luts
 from edgedec.hw.blocks.resources import Resources
-from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import column_bits
 
 __all__ = ["WeightedValues"]
@@ -35,10 +35,7 @@ class WeightedValues(CostedComponent):
     """Compute ``N = sum p * v``, ``L = sum p``, and ``rs(rs(N, e - 16) * rs(r * V, 16), 13)`` of them, head by head.
 
     Parameters:
-        beat_bytes, head_dim, chunk: members of the KvLayout.
-        slots: number of rows, 1 to 8.
-        context: largest number of committed positions, 1 to 65536.
-        lanes: probabilities per row and cycle, 1 to 8.
+        shape: shape of the heads; its ``lanes`` are the probabilities per row and cycle.
         out_lanes: elements of the output per cycle; divides ``chunk``.
 
     Members:
@@ -58,21 +55,8 @@ class WeightedValues(CostedComponent):
     Source: docs/integer-profile.md, "Attention".
     """
 
-    def __init__(
-        self,
-        *,
-        beat_bytes: int,
-        head_dim: int,
-        chunk: int,
-        slots: int,
-        context: int,
-        lanes: int = 1,
-        out_lanes: int = 1,
-    ) -> None:
-        layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
-        check("slots", slots, 1, 8)
-        check("context", context, 1, 1 << 16)
-        check("lanes", lanes, 1, 8)
+    def __init__(self, shape: HeadShape, *, out_lanes: int = 1) -> None:
+        layout, slots, lanes, context, chunk = shape.layout, shape.slots, shape.lanes, shape.context, shape.chunk
         check("out_lanes", out_lanes, 1, chunk)
         if chunk % out_lanes:
             raise ValueError(f"out_lanes must divide {chunk}, not {out_lanes!r}")

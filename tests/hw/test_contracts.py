@@ -12,6 +12,7 @@ pytest.importorskip("amaranth", reason="the hardware generator is not installed"
 from amaranth.hdl import Module, Signal, Value
 from amaranth.sim import Simulator
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.score_memory import ScoreMemory
 from edgedec.hw.attention.weighted_values import WeightedValues
 from edgedec.hw.blocks.staged_reset import StagedReset
@@ -27,7 +28,7 @@ from edgedec.hw.vector.absolute_maximum import AbsoluteMaximum
 from edgedec.hw.vector.rms_norm import RmsNorm
 
 CYCLES = 60
-SHAPE: Mapping[str, Any] = {"beat_bytes": 16, "head_dim": 4, "chunk": 4, "slots": 1, "context": 8}
+SHAPE = HeadShape(beat_bytes=16, head_dim=4, chunk=4, slots=1, context=8)
 LEAST = {"logit": -(1 << 31), "id": 0, "last": 0}
 SWEEP = {"words": 3, "first": 1, "final": 0, "scaled": 0, "last": 0}
 
@@ -79,12 +80,12 @@ BROKEN: Mapping[str, tuple[Any, Mapping[str, Any], str]] = {
         "A sweep has words",
     ),
     "groups too near": (
-        lambda: ScoreMemory(**SHAPE),
+        lambda: ScoreMemory(SHAPE),
         {"input.valid": 1, "visibility.committed": 8, "visibility.own": 1},
         "No group of scores ends before",
     ),
     "columns before drained": (
-        lambda: WeightedValues(**SHAPE),
+        lambda: WeightedValues(SHAPE),
         {"columns.valid": 1, "visibility.committed": 4, "visibility.own": 1},
         "Sums of a head begin only after drained",
     ),
@@ -119,7 +120,7 @@ def test_a_broken_rule_ends_the_simulation(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_third_head_waits_for_the_distances_of_the_first() -> None:
-    memory = ScoreMemory(**SHAPE)
+    memory = ScoreMemory(SHAPE)
     groups = 3  # groups of four positions: two committed, one own
 
     async def bench(context: Any) -> None:
@@ -142,7 +143,7 @@ def test_a_third_head_waits_for_the_distances_of_the_first() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("offered", [False, True])
 def test_the_factors_of_a_head_come_before_its_scores(offered: bool) -> None:
-    memory = ScoreMemory(**SHAPE, capped=True)
+    memory = ScoreMemory(SHAPE, capped=True)
 
     async def bench(context: Any) -> None:
         context.set(memory.visibility.own, 1)

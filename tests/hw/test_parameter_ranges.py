@@ -12,6 +12,7 @@ import pytest
 from edgedec.hw.attention.head_buffer import HeadBuffer
 from edgedec.hw.attention.head_feeder import HeadFeeder
 from edgedec.hw.attention.head_norm import HeadNorm
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.issue import AttentionIssue
 from edgedec.hw.attention.rotary import Rotary
 from edgedec.hw.attention.score_cap import ScoreCap
@@ -58,12 +59,13 @@ DEPTH = (1, 1 << 16)
 LANES = (1, 64)
 SLOTS = (1, 8)
 HEADS: dict[str, Any] = {"beat_bytes": 16, "head_dim": 16, "chunk": 2, "slots": 2, "context": 9}
+SHAPE: dict[str, Any] = {"shape": HeadShape(**HEADS)}
 CONFIG = AcceleratorConfig()
 
 # component, its other parameters, and the ranges of the tested ones
 RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]]]] = [
     (AbsoluteMaximum, {"slots": 1}, {"slots": SLOTS, "width": (2, 64)}),
-    (AttentionIssue, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "query_bits": (8, 16)}),
+    (AttentionIssue, SHAPE, {"query_bits": (8, 16)}),
     (axi_lite, {}, {"address_bits": (2, 64)}),
     (axi4_read, {"address_bits": 32, "data_bytes": 8}, {"address_bits": (12, 64), "id_bits": (1, 32)}),
     (axi4_write, {"address_bits": 32, "data_bytes": 8}, {"address_bits": (12, 64), "id_bits": (1, 32)}),
@@ -107,7 +109,8 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (LookupEngine, {"beat_bytes": 4, "slots": 1}, {"slots": SLOTS, "beat_bytes": (4, 64)}),
     (LookupIndex, {}, {"beat_bytes": (4, 64)}),
     (MatrixSequencer, {"tile_words": 2, "depth": 2}, {"tile_words": (1, (1 << 16) - 1), "depth": (1, (1 << 16) - 1)}),
-    (WeightedValues, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "out_lanes": (1, 2)}),
+    (WeightedValues, SHAPE, {"out_lanes": (1, 2)}),
+    (HeadShape, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8)}),
     (HeadNorm, {"slots": 1, "head_dim": 8}, {"slots": SLOTS, "head_dim": (2, 2048)}),
     (Normalize, {"bits": 64}, {"bits": (16, 64), "mantissa_bits": (1, 64), "tag_bits": (0, 8)}),
     (OutputNorm, {"slots": 1, "depth": 2}, {"slots": SLOTS, "depth": (1, 1 << 14)}),
@@ -121,7 +124,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (Rotary, {"slots": 1, "head_dim": 32}, {"slots": SLOTS, "head_dim": (2, 2048), "lanes": (1, 16)}),
     (RowPacker, {"lanes": 8, "slots": 1, "width": 32}, {"lanes": (2, 64), "slots": SLOTS, "width": (19, 64)}),
     (ScoreCap, {"slots": 1, "lanes": 1, "bits": 20}, {"slots": SLOTS, "lanes": (1, 8), "bits": (2, 40)}),
-    (ScoreMemory, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "query_bits": (8, 16)}),
+    (ScoreMemory, SHAPE, {"query_bits": (8, 16)}),
     (SinkRouter, {"slots": 1, "depth": 2}, {"slots": SLOTS, "depth": DEPTH}),
     (Softmax, {"slots": 1}, {"slots": SLOTS, "lanes": (1, 8)}),
     (SumsOfSquares, {"slots": 1}, {"slots": SLOTS}),

@@ -10,6 +10,7 @@ from amaranth.lib.wiring import Component, In, connect, flipped
 from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.attention.attention_path import AttentionPath
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.matrix.mac_array import MacArray, WorkKind
 from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.sim.verify.benches.workloads import CONFIG
@@ -89,15 +90,18 @@ class Attending(Component):
     """An AttentionPath with its MacArray. The members are those of the path."""
 
     def __init__(self) -> None:
-        self._path = AttentionPath(
+        heads = HeadShape(
             beat_bytes=CONFIG.beat_bytes,
             head_dim=CONFIG.head_dim,
             chunk=CONFIG.chunk,
             slots=CONFIG.slots,
             context=CONFIG.context,
+            lanes=CONFIG.softmax_lanes,
+        )
+        self._path = AttentionPath(
+            heads,
             query_columns=CONFIG.heads * CONFIG.head_dim,
             key_columns=CONFIG.kv_heads * CONFIG.head_dim,
-            lanes=CONFIG.softmax_lanes,
         )
         members = self._path.signature.members
         self._outer = [name for name in members if name not in ("work", "scores", "columns")]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgedec.hw.attention.attention_path import AttentionPath
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.heads import AttentionHeads
 from edgedec.hw.blocks.resources import total
 from edgedec.hw.isa.kv_layout import widest_chunk
@@ -42,14 +43,12 @@ def attend(layer: Layer, passes: list[Pass], *, beat_bytes: int, slots: int, **h
     inputs = streams(layer, passes, **shape, shared=how.get("shared", False))
     inputs["passes"] = inputs["passes"][:1] if how.get("eager") else inputs["passes"]
     component = Together(
-        **shape,
-        head_dim=head_dim,
-        context=24,
+        HeadShape(**shape, head_dim=head_dim, context=24, lanes=how.pop("lanes", 1)),
         norms=layer.normed is not None,
         capped=layer.constants.cap is not None,
         query_columns=layer.heads * head_dim,
         key_columns=kv_heads * head_dim,
-        **{name: how.pop(name) for name in ("lanes", "ultra", "eager", "shared") if name in how},
+        **{name: how.pop(name) for name in ("ultra", "eager", "shared") if name in how},
     )
     columns, row_items = layer.heads * head_dim, len(passes) * kv_heads * head_dim // chunk
     counts = {"output": len(passes) * columns, "new_keys": row_items, "new_values": row_items}
@@ -217,7 +216,8 @@ def test_latency_is_as_documented(rotate: int, beat_bytes: int, head_dim: int) -
     work = layer.attend(slots=2, **chain(2), commit=[0])
     shape: dict[str, Any] = {"beat_bytes": beat_bytes, "chunk": widest_chunk(beat_bytes, head_dim), "slots": 2}
     columns, cycles = 2 * head_dim, dict[str, list[int]]()
-    component = Together(**shape, head_dim=head_dim, context=8, query_columns=columns, key_columns=columns)
+    heads = HeadShape(**shape, head_dim=head_dim, context=8)
+    component = Together(heads, query_columns=columns, key_columns=columns)
     inputs = streams(layer, [work], **shape)
     inputs["parts"][-1]["rotate"] = rotate
     items = columns // shape["chunk"]
@@ -229,8 +229,8 @@ def test_latency_is_as_documented(rotate: int, beat_bytes: int, head_dim: int) -
 
 @pytest.mark.thorough
 def test_estimate_is_the_sum_of_its_parts() -> None:
-    shape: dict[str, Any] = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 4, "context": 1024}
-    path, heads = AttentionPath(**shape, query_columns=960, key_columns=320), AttentionHeads(**shape).resources
+    shape = HeadShape(beat_bytes=64, head_dim=96, chunk=16, slots=4, context=1024)
+    path, heads = AttentionPath(shape, query_columns=960, key_columns=320), AttentionHeads(shape).resources
     assert path.resources == total(path.resources_by_part.values())
     assert len(path.idle) == len(path.coded) == 1  # a wider one could never be all ones
     assert path.resources_by_part["heads"] == heads
@@ -249,6 +249,8 @@ def test_estimate_is_the_sum_of_its_parts() -> None:
     ],
 )
 def test_wrong_parameters_are_refused(changes: dict[str, Any], message: str) -> None:
-    shape = {"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8}
+    everything = {"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8}
+    everything |= {"query_columns": 24, "key_columns": 12, **changes}
+    columns = {name: everything.pop(name) for name in ("query_columns", "key_columns")}
     with pytest.raises(ValueError, match=f"^{message}$"):
-        AttentionPath(**{**shape, "query_columns": 24, "key_columns": 12, **changes})
+        AttentionPath(HeadShape(**everything), **columns)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.heads import AttentionHeads
 from edgedec.hw.isa.kv_layout import KvLayout, widest_chunk
 from tests.hw.support.bench_streams import run
@@ -15,17 +16,23 @@ STREAMS: list[tuple[Any, Any]] = [(0.0, 0.0), ({"beats": 0.6}, 0.0), (0.0, 0.8),
 
 def attend(passes: list[Pass], *, beat_bytes: int, head_dim: int, chunk: int, slots: int, **options: Any) -> Any:
     """Run passes of one visibility in sequence; return the outputs [passes][heads * head_dim, slots] and last bits."""
-    shape = {name: options.pop(name) for name in ("lanes", "out_lanes", "query_bits", "ultra") if name in options}
-    layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+    own = {name: options.pop(name) for name in ("out_lanes", "query_bits", "ultra") if name in options}
+    shape = HeadShape(
+        beat_bytes=beat_bytes,
+        head_dim=head_dim,
+        chunk=chunk,
+        slots=slots,
+        context=options.pop("context", 24),
+        lanes=options.pop("lanes", 1),
+    )
     inputs: dict[str, list[Any]] = {}
     for work in passes:
-        collected, settings = streams(work, layout, slots, shape.get("out_lanes", 1), np.random.default_rng(3))
+        collected, settings = streams(work, shape.layout, slots, own.get("out_lanes", 1), np.random.default_rng(3))
         for name, items in collected.items():
             inputs.setdefault(name, []).extend(items)
-    lanes = shape.get("out_lanes", 1)
+    lanes = own.get("out_lanes", 1)
     count = sum(len(work.heads) for work in passes) * head_dim // lanes
-    context = options.pop("context", 24)
-    component = Together(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk, slots=slots, context=context, **shape)
+    component = Together(shape, **own)
     output = run(component, inputs, {"output": count}, settings=settings, **options)["output"]
     values = np.array([line for item in output for line in item["values"]], object)
     last = [at for at, item in enumerate(output) if item["last"]]
@@ -186,5 +193,7 @@ def test_the_layout_packs_positions() -> None:
     ],
 )
 def test_wrong_parameters_are_refused(changes: dict[str, Any], message: str) -> None:
+    head = {"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8, **changes}
+    own = {name: head.pop(name) for name in changes if name in ("out_lanes", "query_bits")}
     with pytest.raises(ValueError, match=f"^{message}$"):
-        AttentionHeads(**{"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8, **changes})
+        AttentionHeads(HeadShape(**head), **own)

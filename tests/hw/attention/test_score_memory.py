@@ -11,6 +11,7 @@ pytest.importorskip("amaranth", reason="the hardware generator is not installed"
 
 from amaranth.sim import Simulator
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.score_memory import ScoreMemory
 from edgedec.hw.isa.kv_layout import KvLayout
 
@@ -54,7 +55,7 @@ async def feed(ctx: Any, component: Any, layout: KvLayout, words: int, scores: A
 )
 def test_two_heads_wait_and_a_third_one_breaks_the_rule(shape: tuple[int, int, int], lanes: int) -> None:
     layout = KvLayout(beat_bytes=shape[0], head_dim=shape[1], chunk=shape[2])
-    component = ScoreMemory(**vars(layout), slots=SLOTS, context=CONTEXT, lanes=lanes)
+    component = ScoreMemory(HeadShape(**vars(layout), slots=SLOTS, context=CONTEXT, lanes=lanes))
     words = layout.positions // lanes
     places = stored(layout)
     rng = np.random.default_rng(lanes)

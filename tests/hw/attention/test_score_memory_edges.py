@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.score_memory import ScoreMemory
 from edgedec.hw.isa.kv_layout import KvLayout
 from tests.hw.attention.test_score_memory import SLOTS, feed, start
@@ -23,7 +24,7 @@ def distances(scores: NDArray[np.int64], *, own: int, lanes: int) -> tuple[list[
 
     The mask has all bits, also those of keys that the pass does not have.
     """
-    component, out = ScoreMemory(**vars(LAYOUT), slots=SLOTS, context=8, lanes=lanes), list[Any]()
+    component, out = ScoreMemory(HeadShape(**vars(LAYOUT), slots=SLOTS, context=8, lanes=lanes)), list[Any]()
 
     async def bench(ctx: Any) -> None:
         mask = [[1] * SLOTS for _ in range(SLOTS)]

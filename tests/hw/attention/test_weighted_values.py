@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.weighted_values import WeightedValues
 from edgedec.hw.isa.kv_layout import KvLayout
 from tests.hw.support.bench_streams import run
@@ -70,7 +71,7 @@ def test_heads_follow_the_formulas_and_the_next_begins_soon(
     layout = KvLayout(beat_bytes=shape[0], head_dim=shape[1], chunk=shape[2])
     head = draw(layout, slots)
     other = Head(chances=head.chances[::-1], values=head.values, scales=head.scales[::-1])
-    component = WeightedValues(**vars(layout), slots=slots, context=8, lanes=lanes, out_lanes=out_lanes)
+    component = WeightedValues(HeadShape(**vars(layout), slots=slots, context=8, lanes=lanes), out_lanes=out_lanes)
     drained = list[int]()
 
     async def columns(ctx: Any) -> None:

@@ -4,10 +4,12 @@ context.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.heads import AttentionHeads
 from edgedec.hw.attention.issue import AttentionIssue
 from edgedec.hw.attention.rotary import Rotary
@@ -21,9 +23,9 @@ from edgedec.hw.logits.logits_path import LogitsPath
 from edgedec.hw.logits.top_k import TopK
 from edgedec.hw.matrix.mac_array import MacArray
 
-SMALL: dict[str, Any] = {"beat_bytes": 8, "head_dim": 16, "chunk": 4, "slots": 2, "context": 256}
-MIDDLE: dict[str, Any] = {"beat_bytes": 16, "head_dim": 96, "chunk": 8, "slots": 4, "context": 1024}
-LARGE: dict[str, Any] = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 8, "context": 1024}
+SMALL = HeadShape(beat_bytes=8, head_dim=16, chunk=4, slots=2, context=256)
+MIDDLE = HeadShape(beat_bytes=16, head_dim=96, chunk=8, slots=4, context=1024)
+LARGE = HeadShape(beat_bytes=64, head_dim=96, chunk=16, slots=8, context=1024)
 
 MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (TopK, {"slots": 8, "k": 8}, Resources(lut=931, ff=970)),
@@ -47,19 +49,19 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Rotary, {"slots": 2, "head_dim": 64}, Resources(lut=325, ff=564, dsp=4)),
     (Rotary, {"slots": 4, "head_dim": 8}, Resources(lut=586, ff=1087, dsp=8)),
     (Rotary, {"slots": 8, "head_dim": 16}, Resources(lut=1127, ff=2154, dsp=16)),
-    (ScoreMemory, SMALL, Resources(lut=480, ff=560, bram18=3)),
+    (ScoreMemory, {"shape": SMALL}, Resources(lut=480, ff=560, bram18=3)),
     (
         ScoreMemory,
-        {**MIDDLE, "chunk": 4, "context": 512, "lanes": 2, "ultra": True},
+        {"shape": replace(MIDDLE, chunk=4, context=512, lanes=2), "ultra": True},
         Resources(lut=1656, ff=2107, uram=3),
     ),
-    (ScoreMemory, {**LARGE, "ultra": True}, Resources(lut=2198, ff=3051, uram=3)),
-    (WeightedValues, SMALL, Resources(lut=1055, ff=1577, dsp=4)),
-    (WeightedValues, {**MIDDLE, "out_lanes": 2}, Resources(lut=3293, ff=5206, dsp=16)),
-    (WeightedValues, LARGE, Resources(lut=10055, ff=11487, dsp=16)),
-    (AttentionIssue, SMALL, Resources(lut=424, ff=383)),
-    (AttentionIssue, MIDDLE, Resources(lut=1515, ff=996)),
-    (AttentionIssue, LARGE, Resources(lut=5668, ff=3776)),
+    (ScoreMemory, {"shape": LARGE, "ultra": True}, Resources(lut=2198, ff=3051, uram=3)),
+    (WeightedValues, {"shape": SMALL}, Resources(lut=1055, ff=1577, dsp=4)),
+    (WeightedValues, {"shape": MIDDLE, "out_lanes": 2}, Resources(lut=3293, ff=5206, dsp=16)),
+    (WeightedValues, {"shape": LARGE}, Resources(lut=10055, ff=11487, dsp=16)),
+    (AttentionIssue, {"shape": SMALL}, Resources(lut=424, ff=383)),
+    (AttentionIssue, {"shape": MIDDLE}, Resources(lut=1515, ff=996)),
+    (AttentionIssue, {"shape": LARGE}, Resources(lut=5668, ff=3776)),
 ]
 
 
@@ -80,10 +82,10 @@ def test_multipliers_may_lack_adders_and_registers() -> None:
 
 
 def test_attention_is_the_sum_of_its_parts() -> None:
-    whole = AttentionHeads(**LARGE, out_lanes=2, ultra=True).resources
+    whole = AttentionHeads(LARGE, out_lanes=2, ultra=True).resources
     assert whole.dsp == 8 + 32
     assert whole.uram == 3
-    parts = (AttentionIssue(**LARGE), ScoreMemory(**LARGE), WeightedValues(**LARGE, out_lanes=2), Softmax(slots=8))
+    parts = (AttentionIssue(LARGE), ScoreMemory(LARGE), WeightedValues(LARGE, out_lanes=2), Softmax(slots=8))
     assert whole.lut > sum(part.resources.lut for part in parts)
 
 

@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from edgedec.hw.attention.head_norm import HeadNorm
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.score_cap import ScoreCap
 from edgedec.hw.attention.score_memory import ScoreMemory
 from edgedec.hw.blocks.component import CostedComponent
@@ -249,7 +250,13 @@ def test_the_norm_of_heads_is_within_5_percent_of_its_synthesis(
         (ScoreCap(slots=1, lanes=1, bits=27), 267, 428, 1, 2),
         (ScoreCap(slots=4, lanes=1, bits=23), 933, 1600, 4, 8),
         (ScoreCap(slots=2, lanes=2, bits=20), 894, 1452, 4, 8),
-        (ScoreMemory(beat_bytes=8, head_dim=16, chunk=4, slots=4, context=64, capped=True), 1719, 2530, 7, 8),
+        (
+            ScoreMemory(HeadShape(beat_bytes=8, head_dim=16, chunk=4, slots=4, context=64), capped=True),
+            1719,
+            2530,
+            7,
+            8,
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, CostedComponent) else str(value),
 )

@@ -9,6 +9,7 @@ import numpy as np
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, connect, flipped
 
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.heads import AttentionHeads
 from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import MacArray
@@ -120,11 +121,9 @@ def random_pass(
 class Together(Component):
     """Combine attention with the multipliers that it uses."""
 
-    def __init__(self, *, beat_bytes: int, chunk: int, slots: int, query_bits: int = 12, **options: Any) -> None:
-        self.attention = AttentionHeads(
-            beat_bytes=beat_bytes, chunk=chunk, slots=slots, query_bits=query_bits, **options
-        )
-        self.macs = MacArray(lanes=beat_bytes, slots=slots, chunk=chunk, query_bits=query_bits)
+    def __init__(self, shape: HeadShape, *, query_bits: int = 12, **options: Any) -> None:
+        self.attention = AttentionHeads(shape, query_bits=query_bits, **options)
+        self.macs = MacArray(lanes=shape.beat_bytes, slots=shape.slots, chunk=shape.chunk, query_bits=query_bits)
         inner = ("work", "scores", "columns")
         super().__init__({name: m for name, m in self.attention.signature.members.items() if name not in inner})
 

@@ -16,6 +16,7 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 from edgedec.graph.graph import KvState
 from edgedec.graph.ops import Attention, Rope
 from edgedec.hw.attention.attention_path import AttentionPath
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.parts import KEYS, QUERIES, VALUES, head_factor
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.compiler.constants import head_norm_items
@@ -198,22 +199,18 @@ class Together(Component):
 
     def __init__(
         self,
+        shape: HeadShape,
         *,
-        beat_bytes: int,
-        head_dim: int,
-        chunk: int,
-        slots: int,
-        context: int,
         eager: bool = False,
         **options: Any,
     ) -> None:
         self._eager = eager
-        self.path = AttentionPath(
-            beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk, slots=slots, context=context, **options
+        self.path = AttentionPath(shape, **options)
+        self.macs = MacArray(lanes=shape.beat_bytes, slots=shape.slots, chunk=shape.chunk, query_bits=12)
+        self._half = shape.head_dim // 2
+        pass_layout = data.StructLayout(
+            {"seen": visibility(shape.slots, shape.context), "turns": 1, "cap": head_factor()}
         )
-        self.macs = MacArray(lanes=beat_bytes, slots=slots, chunk=chunk, query_bits=12)
-        self._half = head_dim // 2
-        pass_layout = data.StructLayout({"seen": visibility(slots, context), "turns": 1, "cap": head_factor()})
         own_ports = ("work", "scores", "columns", "visibility", "cap")
         begun_port = stream.Signature(1, always_ready=True)
         ports = {name: m for name, m in self.path.signature.members.items() if name not in own_ports}
