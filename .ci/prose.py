@@ -12,8 +12,7 @@ finding is printed as ``file:line: kind: text``, and the exit status is 1 if the
   ``_SENTENCES`` have examples), or, on a page, opens with a relative word.
 
 Write "Return the beats of a burst" for "Of a burst, the beats", and ``LIMIT = 4  # bytes of a beat`` for
-``LIMIT = 4  # of a beat, in bytes``. To add a folder to the check, clear its findings and add its name to ``CLEAN``. In
-WGSL a line that ends with ``// each row`` is code, which ``runtime/gpu/kernels/source.py`` repeats, and no comment here.
+``LIMIT = 4  # of a beat, in bytes``. To add a folder to the check, clear its findings and add its name to ``CLEAN``.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ SLASHES = frozenset([".cjs", ".cpp", ".hpp", ".js", ".wgsl"])  # names of files 
 SUFFIXES = SLASHES | {".md", ".py"}
 VENDORS = frozenset(["node_modules", "vendor"])  # folders with the text of others
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|`(?:\\.|[^`\\])*`')
-_SLASH = re.compile(r"(?:^|(?<=\s))//+!?(?: each row$)?")
+_SLASH = re.compile(r"(?:^|(?<=\s))//+!?")
 # Constants of C++, and of a module in JavaScript.
 _SLASH_CONSTANT = re.compile(r"\s*(?:(?:inline|static) )*constexpr\b|(?:export )?const [A-Z][A-Z0-9_]*\b")
 
@@ -186,7 +185,7 @@ def _slash_comments(source: str) -> Iterator[Finding]:
     for line, code in enumerate(lines, start=1):
         # Strings become blanks of their length, and so do the marks that separate digits.
         plain = _STRING.sub(lambda match: "_" * len(match[0]), re.sub(r"(?<=\d)'(?=\d)", "_", code))
-        if not (match := _SLASH.search(plain)) or match[0].endswith(" each row"):
+        if not (match := _SLASH.search(plain)):
             continue
         alone, text = not code[: match.start()].strip(), code[match.end() :].strip()
         if alone and line == previous + 1:

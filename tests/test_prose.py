@@ -75,14 +75,14 @@ PLANTED_COMMENTS = [
     ("y = '// of it' + `// of that`;\n// How it is left.\n", (2, "comment", "How it is left.")),
     ("x; // one\n// of two\n", (2, "comment", "of two")),
     ("// It is full. Refused are the others.\n", (1, "sentence", "Refused are the others.")),
-    ("let total_ROW = 0.0;  // each row\nlet all = 0.0;  // of each row\n", (2, "comment", "of each row")),
+    ("#each_row let total_ROW = 0.0;\nlet all = 0.0;  // of each row\n", (2, "comment", "of each row")),
 ]
 GOOD_COMMENTS = [
     "int64_t beats = 4;  // beats of a burst\n// The bank waits,\n// of which there are two.\n",
     "const place = (at) => at; // in the text\nfor (;;) {  // in bytes\n}\n",
     'x = "a // of it";\ny = "https://of.example";  // address\n',
     "constexpr int kBeats = 4;  // beats of a burst\n#if X  // true on Arm\n",
-    "let at_ROW = first;  // each row\n",
+    "#each_row let at_ROW = first;  // place of a row\n",
 ]
 PLANTED_PAGES = [
     "Charged is what the model adds.",

@@ -11,12 +11,14 @@ from typing import Literal
 
 import numpy as np
 
+from edgedec.errors import EdgedecError
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import MOST_GROUPS, Binding, Groups, Kernel
 
 __all__ = ["ShaderBuffer", "ShaderOptions", "assemble", "each_row", "shader"]
 
-_EACH_ROW = re.compile(r"^(.*?)\s*// each row$", re.MULTILINE)
+_EACH_ROW = re.compile(r"^( *)#each_row +(.*)$", re.MULTILINE)  # shaders/README.md explains it
+_MARKER = re.compile(r"#\S*")  # WGSL itself has no "#"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +67,18 @@ def shader(name: str) -> str:
 def each_row(text: str, rows: int) -> str:
     """Return ``text`` for ``rows`` rows at a time.
 
-    A line that ends with ``// each row`` is repeated for every row, with the row's number in place of ``ROW``; everywhere
+    A line that begins with ``#each_row`` is repeated for every row, with the row's number in place of ``ROW``; everywhere
     else ``ROWS`` is the number of rows. Sums of several rows are variables of their own, because arrays may not be kept in
-    registers.
+    registers. For two rows, ``#each_row sum_ROW += x[ROWu];`` becomes ``sum_0 += x[0u];`` and ``sum_1 += x[1u];``.
+
+    Raises:
+        EdgedecError: the text has another marker, or one that does not begin its line.
     """
     repeated = _EACH_ROW.sub(
-        lambda line: "\n".join(re.sub(r"ROW(?!S|_)", str(row), line[1]) for row in range(rows)), text
+        lambda line: "\n".join(line[1] + re.sub(r"ROW(?!S|_)", str(row), line[2]) for row in range(rows)), text
     )
+    if marker := _MARKER.search(repeated):
+        raise EdgedecError(f"a shader has the marker {marker[0]}; it may have #each_row, as the first word of a line")
     return re.sub(r"(?<![A-Z]_)ROWS", str(rows), repeated)
 
 
@@ -102,6 +109,9 @@ def assemble(
         constants: constants of the shaders by name; a float becomes the float32 next to it.
         functions: expressions that stand for names in the parts, besides FOUR, the number of steps of a loop that a compiler
             may unroll.
+
+    Raises:
+        EdgedecError: a part has a marker, which ``each_row`` has not replaced.
     """
     everything = (ShaderBuffer(name="head", element="u32"), *buffers)
     declared = [
@@ -113,6 +123,8 @@ def assemble(
     choices = {"fma": "fma_native" if options.fused else "fma_exact"}
     choices["dot"] = "dot_packed" if options.packed_dot else "dot_shifts"
     text = "\n".join(part if "\n" in part else shader(choices.get(part, part)) for part in ("head", "float", *parts))
+    if marker := _MARKER.search(text):
+        raise EdgedecError(f"{name} has the marker {marker[0]}; only each_row replaces one, #each_row, in a part")
     names = {"FOUR": "(4u ^ zero_word)" if options.compact else "4u", **(functions or {})}
     for placeholder, function in names.items():
         text = re.sub(rf"\b{placeholder}\b", function, text)

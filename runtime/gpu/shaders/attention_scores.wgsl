@@ -12,21 +12,21 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var slot = group.y * SLOTS + lane; slot < slot_count(row); slot += SLOT_GROUPS * SLOTS) {
         if (!visible(row, slot)) { continue; }
         let place = place_of(row, slot);
-        var sum_ROW = nothing();  // each row
+        #each_row var sum_ROW = nothing();
         for (var word = 0u; word < DIM_WORDS; word += 1u) {
             let packed = cache[key_word(head_number, place, word)];
             for (var i = 0u; i < 32u / BITS; i += 1u) {
                 let d = word * (32u / BITS) + i;
                 if (d >= HEAD_DIM) { break; }
                 let key = element(packed, i);
-                sum_ROW = fused(query(first, ROWu * HEAD_DIM + d), key, sum_ROW);  // each row
+                #each_row sum_ROW = fused(query(first, ROWu * HEAD_DIM + d), key, sum_ROW);
             }
         }
         if (BITS == 8u) {
             let factor = bitcast<f32>(cache[key_scale(head_number, place)]);
-            sum_ROW = mul(sum_ROW, factor);  // each row
+            #each_row sum_ROW = mul(sum_ROW, factor);
         }
         let to = (row * HEADS + first_head) * SLOT_STRIDE + slot;
-        scores[to + ROWu * SLOT_STRIDE] = score_of(mul(sum_ROW, SCALE));  // each row
+        #each_row scores[to + ROWu * SLOT_STRIDE] = score_of(mul(sum_ROW, SCALE));
     }
 }

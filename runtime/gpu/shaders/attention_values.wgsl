@@ -50,11 +50,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
         for (var i = 0u; i < min(TILE, count - tile); i += ROWSu) {
-            let place_ROW = places[i + ROWu];  // each row
-            let hidden_ROW = place_ROW == HIDDEN;  // each row
-            let loaded_ROW = cache[value_word(head_number, select(place_ROW, 0u, hidden_ROW), word)];  // each row
-            total = select(add(total, weights[i + ROWu]), total, hidden_ROW);  // each row
-            sum = select(fused(factors[i + ROWu], element(loaded_ROW, d % PER_WORD), sum), sum, hidden_ROW);  // each row
+            #each_row let place_ROW = places[i + ROWu];
+            #each_row let hidden_ROW = place_ROW == HIDDEN;
+            #each_row let loaded_ROW = cache[value_word(head_number, select(place_ROW, 0u, hidden_ROW), word)];
+            #each_row total = select(add(total, weights[i + ROWu]), total, hidden_ROW);
+            #each_row sum = select(fused(factors[i + ROWu], element(loaded_ROW, d % PER_WORD), sum), sum, hidden_ROW);
         }
         workgroupBarrier();
     }

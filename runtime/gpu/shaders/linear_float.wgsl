@@ -6,18 +6,18 @@
 
 fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     let out = lane % OUTS;
-    let at_ROW = (first + min(ROWu, count - 1u)) * X_STRIDE + X_OFFSET;  // each row
+    #each_row let at_ROW = (first + min(ROWu, count - 1u)) * X_STRIDE + X_OFFSET;
     for (var slice = lane / OUTS; slice < SLICES; slice += SHARERS) {
-        var sum_ROW = nothing();  // each row
+        #each_row var sum_ROW = nothing();
         for (var block = slice; block < BLOCKS; block += SLICES) {
             let packed = weights[(tile * BLOCKS + block) * OUTS + out];
             for (var i = 0u; i < min(4u * PER_WORD, INPUTS - 4u * PER_WORD * block); i += 1u) {
                 let weight = weight_value(packed[i / PER_WORD], i);
                 let column = 4u * PER_WORD * block + i;
-                sum_ROW = add(sum_ROW, mul(weight, x[at_ROW + column]));  // each row
+                #each_row sum_ROW = add(sum_ROW, mul(weight, x[at_ROW + column]));
             }
         }
-        parts_of_sums[part_at(slice, ROWu, out)] = bitcast<u32>(sum_ROW);  // each row
+        #each_row parts_of_sums[part_at(slice, ROWu, out)] = bitcast<u32>(sum_ROW);
     }
     meet();
     let row = lane / OUTS;

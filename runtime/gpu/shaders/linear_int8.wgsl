@@ -5,13 +5,13 @@
 fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     let out = lane % OUTS;
     let slice = lane / OUTS;
-    let at_ROW = (first + min(ROWu, count - 1u)) * (CODE_STRIDE / 4u);  // each row
-    var sum_ROW = 0;  // each row
+    #each_row let at_ROW = (first + min(ROWu, count - 1u)) * (CODE_STRIDE / 4u);
+    #each_row var sum_ROW = 0;
     for (var block = slice; block < BLOCKS; block += SHARERS) {
         let packed = weights[(tile * BLOCKS + block) * OUTS + out];
-        sum_ROW += dot16(packed, codes[at_ROW + block]);  // each row
+        #each_row sum_ROW += dot16(packed, codes[at_ROW + block]);
     }
-    parts_of_sums[part_at(slice, ROWu, out)] = bitcast<u32>(sum_ROW);  // each row
+    #each_row parts_of_sums[part_at(slice, ROWu, out)] = bitcast<u32>(sum_ROW);
     meet();
     if (slice < min(ROWSu, count)) {
         var exact = 0;

@@ -5,20 +5,20 @@
 fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     let out = lane % OUTS;
     let slice = lane / OUTS;
-    let at_ROW = (first + min(ROWu, count - 1u)) * (CODE_STRIDE / 4u);  // each row
+    #each_row let at_ROW = (first + min(ROWu, count - 1u)) * (CODE_STRIDE / 4u);
     var total = nothing();  // sum of this output and row `slice`
     for (var plane = 0u; plane < PLANES; plane += 1u) {
         let planes = tile * PLANES + plane;
-        var sum_ROW = 0;  // each row
+        #each_row var sum_ROW = 0;
         for (var block = slice; block < BLOCKS; block += SHARERS) {
             let packed = weights[(planes * BLOCKS + block) * OUTS + out];
             for (var j = 0u; j < FOUR; j += 1u) {
                 let trits = codes_of(packed[j]);
-                sum_ROW += dot16(trits, codes[at_ROW + 4u * block + j]);  // each row
+                #each_row sum_ROW += dot16(trits, codes[at_ROW + 4u * block + j]);
             }
-            sum_ROW -= code_sum(at_ROW, 2u * block, 2u);  // each row
+            #each_row sum_ROW -= code_sum(at_ROW, 2u * block, 2u);
         }
-        parts_of_sums[part_at(slice, ROWu, out)] = bitcast<u32>(sum_ROW);  // each row
+        #each_row parts_of_sums[part_at(slice, ROWu, out)] = bitcast<u32>(sum_ROW);
         meet();
         if (slice < ROWSu) {
             var exact = 0;

@@ -16,7 +16,7 @@ from edgedec.runtime.gpu.kernels.kernel import MOST_GROUPS, Binding, Count, Grou
 from edgedec.runtime.gpu.kernels.linear import Ending
 from edgedec.runtime.gpu.kernels.linear_int8 import linear_int8
 from edgedec.runtime.gpu.kernels.rows import Columns
-from edgedec.runtime.gpu.kernels.source import ShaderOptions, each_row
+from edgedec.runtime.gpu.kernels.source import ShaderOptions, assemble, each_row
 
 LAYOUT = HeadLayout(rows=40, results=3, blocks=9)
 
@@ -95,10 +95,33 @@ def test_more_workgroups_than_a_dimension_has_are_spread() -> None:
 
 
 def test_lines_for_each_row_are_repeated() -> None:
-    text = "fn sweep_ROWS() {\n    sum_ROW += x[ROWu] + ROW_PAST;  // each row\n    y = RESULT_ROWS;\n}\n"
+    text = "fn sweep_ROWS() {\n    #each_row sum_ROW += x[ROWu] + ROW_PAST;\n    y = RESULT_ROWS;\n}\n"
     assert each_row(text, 2) == (
         "fn sweep_2() {\n    sum_0 += x[0u] + ROW_PAST;\n    sum_1 += x[1u] + ROW_PAST;\n    y = RESULT_ROWS;\n}\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "marker"),
+    [
+        ("    #each_rows sum_ROW = 0;", "#each_rows"),
+        ("    #each row sum_ROW = 0;", "#each"),
+        ("    #EACH_ROW sum_ROW = 0;", "#EACH_ROW"),
+        ("    sum_ROW = 0;  #each_row", "#each_row"),
+        ("    #each_row", "#each_row"),
+        ("#if x", "#if"),
+    ],
+)
+def test_an_unknown_marker_is_refused_by_name(line: str, marker: str) -> None:
+    with pytest.raises(EdgedecError, match=f"^a shader has the marker {marker}; it may have #each_row"):
+        each_row(f"fn f() {{\n{line}\n}}\n", 2)
+    with pytest.raises(EdgedecError, match=f"^k has the marker {marker}; only each_row replaces one"):
+        assemble("k", OPTIONS, buffers=(), parts=(f"fn f() {{\n{line}\n}}\n",), groups=spread(1))
+
+
+def test_a_part_with_a_marker_goes_through_each_row() -> None:
+    with pytest.raises(EdgedecError, match=r"^k has the marker #each_row; only each_row replaces one"):
+        assemble("k", OPTIONS, buffers=(), parts=("linear_int8",), groups=spread(1))
 
 
 def test_a_kernel_begins_with_the_header_and_has_few_buffers() -> None:
