@@ -26,7 +26,6 @@ LEFT: Mapping[str, int] = {
     "hw/compiler/lowering.py": 458,
     "hw/datapath.py": 569,
     "hw/system/host_link.py": 457,
-    "hw/system/sdram/sequencer.py": 472,
 }
 
 

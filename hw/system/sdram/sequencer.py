@@ -11,12 +11,12 @@ from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.memory.axi import beats_log2
 from edgedec.hw.system.sdram.chip import SdramChip
+from edgedec.hw.system.sdram.progress import RowCommand, Segment, Timer
 from edgedec.hw.system.sdram.segments import segment_layout
 
 __all__ = ["Sequencer", "pins", "work_layout"]
 
 _PRECHARGE_ALL = 1 << 10  # address bit of PRECHARGE
-_AHEAD = 2  # cycles from a decision on conditions to its command
 # Values of (ras_n, cas_n, we_n) of the commands.
 _NOP, _MODE, _REFRESH, _PRECHARGE, _ACTIVATE, _WRITE, _READ = 0b111, 0b000, 0b001, 0b010, 0b011, 0b100, 0b101
 
@@ -124,11 +124,11 @@ class Sequencer(CostedComponent):
         # State of each bank: its open row, and timers of the chip's limits.
         opened = Signal(len(banks))
         rows = Array(Signal(chip.row_bits, name=f"row{n}") for n in banks)
-        active = [_Timer(m, max(t.rcd, t.ras, t.rc), f"active{n}") for n in banks]
-        closed = [_Timer(m, t.rp, f"closed{n}") for n in banks]
-        used = [_Timer(m, max(words, words - 1 + t.wr), f"used{n}") for n in banks]
-        apart, reads = _Timer(m, t.rrd, "apart"), _Timer(m, words + 1, "reads")
-        writes = _Timer(m, t.cas + words + 2, "writes")
+        active = [Timer(m, max(t.rcd, t.ras, t.rc), f"active{n}") for n in banks]
+        closed = [Timer(m, t.rp, f"closed{n}") for n in banks]
+        used = [Timer(m, max(words, words - 1 + t.wr), f"used{n}") for n in banks]
+        apart, reads = Timer(m, t.rrd, "apart"), Timer(m, words + 1, "reads")
+        writes = Timer(m, t.cas + words + 2, "writes")
         can_precharge = Signal(len(banks))
         can_activate = Signal(len(banks))
         m.d.sync += [
@@ -137,9 +137,9 @@ class Sequencer(CostedComponent):
         ]
         can_column = Cat(active[n].free(t.rcd) for n in banks)
 
-        now = _Segment(self._work, chip, self._data_bytes, "now")
-        after = _Segment(self._work, chip, self._data_bytes, "after")
-        row = _RowCommand(chip)
+        now = Segment(self._work, chip, self._data_bytes, "now")
+        after = Segment(self._work, chip, self._data_bytes, "after")
+        row = RowCommand(chip)
         closing = Signal()  # a refresh is due
         allowed = Signal()  # commands of segments may be decided
         coming = Signal()
@@ -200,8 +200,8 @@ class Sequencer(CostedComponent):
     def _advance(
         self,
         m: Module,
-        now: "_Segment",
-        after: "_Segment",
+        now: Segment,
+        after: Segment,
         move: Value,
         finished: Value,
         column: Value,
@@ -241,9 +241,9 @@ class Sequencer(CostedComponent):
     def _row_command(
         self,
         m: Module,
-        row: "_RowCommand",
-        now: "_Segment",
-        after: "_Segment",
+        row: RowCommand,
+        now: Segment,
+        after: Segment,
         allowed: Value,
         column: Value,
         can_precharge: Value,
@@ -332,9 +332,9 @@ class Sequencer(CostedComponent):
     def _command(
         self,
         m: Module,
-        now: "_Segment",
+        now: Segment,
         column: Value,
-        row: "_RowCommand",
+        row: RowCommand,
         fire: Value,
         administered: tuple[Value, Value],
     ) -> None:
@@ -364,7 +364,7 @@ class Sequencer(CostedComponent):
             self.pins.cke.eq(1),
         ]
 
-    def _write(self, m: Module, now: "_Segment", column: Value) -> None:
+    def _write(self, m: Module, now: Segment, column: Value) -> None:
         """Send the words of a beat one by one, the first with its command."""
         words, width, lanes = self._words, 8 * self._chip.word_bytes, self._chip.word_bytes
         rest = Signal(width * words)
@@ -403,7 +403,7 @@ class Sequencer(CostedComponent):
             self.written.p.bad.eq(now.work.bad),
         ]
 
-    def _read(self, m: Module, now: "_Segment", column: Value) -> None:
+    def _read(self, m: Module, now: Segment, column: Value) -> None:
         """Delay the tag of a READ by as many registers as its words take to arrive."""
         words, width = self._words, 8 * self._chip.word_bytes
         caught = Signal(width * words)
@@ -422,51 +422,3 @@ class Sequencer(CostedComponent):
             self.read.p.data.eq(caught),
             *(self.read.p[name].eq(tag[name]) for name in ("port", "bad", "last")),
         ]
-
-
-class _Timer:
-    """A timer of the cycles since its last start. It is queried two cycles before the command that waits for it."""
-
-    def __init__(self, m: Module, longest: int, name: str) -> None:
-        self._longest = max(longest - _AHEAD, 1)
-        self._left = Signal(self._longest, name=f"{name}_left")  # ones, as many as cycles are left
-        m.d.sync += self._left.eq(self._left >> 1)
-
-    def start(self, m: Module, cycles: int | None = None) -> None:
-        """Start the timer: it is free ``cycles`` cycles, by default the longest time, after this one, and at least one."""
-        ones = self._longest if cycles is None else max(cycles - _AHEAD, 1)
-        m.d.sync += self._left.eq((1 << (ones - 1)) - 1)
-
-    def free(self, cycles: int | None = None) -> Value:
-        """Return whether the time is over, or whether ``cycles`` cycles have passed of a start with the longest time."""
-        passed = self._longest if cycles is None else max(cycles - _AHEAD, 1)
-        return ~self._left[self._longest - passed]
-
-
-class _Segment:
-    """A segment in progress: ``hit`` if its row is open, ``conflict`` if another row is, neither if no row is."""
-
-    def __init__(self, layout: data.StructLayout, chip: SdramChip, data_bytes: int, name: str) -> None:
-        self.work = Signal(layout, name=name)
-        self.valid, self.compared, self.checked, self.hit, self.conflict, self.apart, self.last = (
-            Signal(name=f"{name}_{state}")
-            for state in ("valid", "compared", "checked", "hit", "conflict", "apart", "last")
-        )
-        words = beats_log2(data_bytes // chip.word_bytes)
-        column, address = chip.column_bits - words, self.work.address
-        self.in_row = address[:column]
-        self.column = Cat(Signal(words, name=f"{name}_zero"), self.in_row)
-        self.bank = address[column : column + chip.bank_bits]
-        self.row = address[column + chip.bank_bits :]
-
-
-class _RowCommand:
-    """A PRECHARGE (``conflict``) or ACTIVATE that waits until it is ``possible``."""
-
-    def __init__(self, chip: SdramChip) -> None:
-        self.valid, self.possible, self.after, self.conflict = (
-            Signal(name=f"row_{name}") for name in ("valid", "possible", "after", "conflict")
-        )
-        self.banks = Signal(1 << chip.bank_bits, name="row_banks")
-        self.bank = Signal(chip.bank_bits, name="row_bank")
-        self.row = Signal(chip.row_bits, name="row_row")
