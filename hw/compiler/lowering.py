@@ -28,6 +28,7 @@ from edgedec.graph.ops import (
     Rope,
     SelectRows,
 )
+from edgedec.hw.compiler.attention_fields import cap_fields, check_heads, coding_of, window_fields
 from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items, head_norm_items, scale_items
 from edgedec.hw.compiler.emitter import ProgramEmitter
 from edgedec.hw.compiler.matrix import Matrix, unsupported
@@ -35,7 +36,6 @@ from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Opcode, Sink, Source, When
 from edgedec.reference.integer_profile.model import IntegerModel
-from edgedec.reference.integer_profile.numbers import Mantissas
 from edgedec.reference.integer_profile.ops.attention import AttentionConstants
 from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, NormConstants, OutputNormConstants
 
@@ -46,7 +46,6 @@ U8 = NDArray[np.uint8]
 
 _MOST_ELEMENTS = (1 << 20) - 1  # rows of logits, limited by an instruction's field
 _MOST_TABLES = 2  # tables of angles in the input buffer
-_WINDOW_BITS = 17  # bits of a window in an instruction
 # Sinks whose last row the next step, or the host, waits for.
 _URGENT = (Sink.RESIDUAL, Sink.VALUES, Sink.GATE, Sink.LOGITS)
 
@@ -317,21 +316,17 @@ class Lowering:
     def to_attention(self, op: Linear, job: RouteJob, matrix: Matrix, fresh: bool) -> None:
         attention, rope = job.reader, self._routes.rope(job)
         assert isinstance(attention, Attention)
-        self._fits(attention)
+        check_heads(attention, self.graph.states[attention.state], self.config)
         if rope is not None:
             self._turns(attention, rope)
         constants: AttentionConstants = self.constants[attention.name]
-        factor: Mantissas = (constants.q, constants.k, constants.v)[PARTS.index(job.sink)]
-        mantissas = factor.values.reshape(-1)
-        middles = constants.k_middle.reshape(-1) if job.sink == Sink.KEYS else np.zeros(len(mantissas), np.int64)
-        if matrix.order is not None:
-            mantissas, middles = mantissas[matrix.order], middles[matrix.order]
+        coding, shift = coding_of(constants, job.sink, matrix.order)
         norm, gains = self._routes.norm(job), None
         if norm is not None:
             gains = self._head_norm(norm, job)
         made = [op.outputs[job.indices[0]], *(step.outputs[0] for step in (norm, rope) if step is not None)]
-        fields = {"rotate": int(rope is not None), "shift": -factor.exponent, "norm_heads": int(norm is not None)}
-        self._matrix(matrix, job.sink, " -> ".join(made), fresh, fields, coding=(mantissas, middles), gains=gains)
+        fields = {"rotate": int(rope is not None), "shift": shift, "norm_heads": int(norm is not None)}
+        self._matrix(matrix, job.sink, " -> ".join(made), fresh, fields, coding=coding, gains=gains)
         self._coded.add(attention.inputs[PARTS.index(job.sink)])
 
     def _head_norm(self, op: RmsNorm, job: RouteJob) -> U8:
@@ -344,23 +339,6 @@ class Lowering:
         if order is not None:
             gains = gains[order[: len(gains)]]
         return head_norm_items(gains, constants.eps, constants.shift)
-
-    def _fits(self, op: Attention) -> None:
-        config, state = self.config, self.graph.states[op.state]
-        for what, number, most in (("heads", op.heads, config.heads), ("kv_heads", state.kv_heads, config.kv_heads)):
-            if number > most:
-                raise unsupported(op, f"it has {what}={number}; this accelerator has {what}={most}, raise it")
-        if state.head_dim != config.head_dim:
-            raise unsupported(
-                op,
-                f"its heads are {state.head_dim} wide; this accelerator has head_dim={config.head_dim}: make it equal",
-            )
-        # The RTL applies no window between the rows of a pass.
-        if state.window is not None and state.window < config.slots:
-            raise unsupported(
-                op,
-                f"its window is {state.window}; this accelerator has slots={config.slots}: make them {state.window} at most",
-            )
 
     def _turns(self, op: Attention, rope: Rope) -> None:
         """Check that queries and keys are rotated alike, and read the table of angles that they need."""
@@ -388,30 +366,13 @@ class Lowering:
             raise unsupported(op, f"nothing quantizes {name}; it needs a linear behind it")
         group = op.heads // state.kv_heads
         place, heads = self._places[op.state], {"heads": op.heads, "group": group}
-        most = (1 << _WINDOW_BITS) - 1
-        # A window as long as the cache hides nothing.
-        window = 0 if state.window is None or state.window > most else state.window
-        sinks = min(state.sinks, most) if window else 0
-        cap, factors = self._cap(op, constants)
-        self.out.emit(
-            Opcode.ATTEND, name, wait=1, **place, **heads, kv_heads=state.kv_heads, window=window, sinks=sinks, **cap
-        )
+        cap, factors = cap_fields(op, constants, self.config)
+        window = window_fields(state)
+        self.out.emit(Opcode.ATTEND, name, wait=1, **place, **heads, kv_heads=state.kv_heads, **window, **cap)
         self.out.constants(Destination.FACTORS, name, factor_items(factors.values, -factors.exponent))
         scales = np.repeat(constants.output.values, group, axis=0)
         self.out.constants(Destination.SCALES, name, scale_items(scales))
         self.out.emit(Opcode.CACHE, op.state, **place, **heads)
-
-    def _cap(self, op: Attention, constants: AttentionConstants) -> tuple[dict[str, int], Mantissas]:
-        """Return the fields of the factor of capped scores, and the factors of the scores of each head."""
-        if (constants.cap is not None) != self.config.score_cap:
-            what = "have no soft-cap" if constants.cap is None else "have a soft-cap"
-            raise unsupported(
-                op, f"its scores {what}; generate the accelerator with score_cap={constants.cap is not None}"
-            )
-        if constants.cap is None:
-            return {}, constants.score
-        # A capped score has the same unit in all heads.
-        return {"cap_factor": int(constants.score.values[0]), "cap_shift": -constants.score.exponent}, constants.cap
 
     def to_gate(self, op: Linear, job: RouteJob, matrix: Matrix, fresh: bool) -> None:
         gated = job.reader
