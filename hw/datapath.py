@@ -1,51 +1,44 @@
 """The units of the accelerator between the read stream and the writes, and their connections."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Shape, ShapeLike, Signal, Value, signed, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Shape, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.attention.attention_path import AttentionPath
-from edgedec.hw.attention.coder import constants as coding_constants
 from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.parts import head_factor
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.blocks.component import CostedComponent
-from edgedec.hw.blocks.contract import contract
-from edgedec.hw.blocks.fifo import Fifo, small_queue
+from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.instruction_layouts import layout, optional
 from edgedec.hw.blocks.payloads import beat, codes, payload, rows, scales, word, words
+from edgedec.hw.blocks.pipeline import first_or_others
 from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.blocks.shared_heads import together_log2
 from edgedec.hw.blocks.staged_reset import StagedReset
-from edgedec.hw.config import CONSTANT_BEATS, MATRICES_AHEAD, VECTORS_AHEAD, AcceleratorConfig, constant_queues
+from edgedec.hw.config import MATRICES_AHEAD, VECTORS_AHEAD, AcceleratorConfig
+from edgedec.hw.constant_queues import ConstantQueues
 from edgedec.hw.isa.instructions import Opcode, Sink, Source
 from edgedec.hw.logits.logits_path import LogitsPath
-from edgedec.hw.matrix.drain import row_constants
 from edgedec.hw.matrix.mac_array import MacArray
 from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.hw.memory.new_rows import layer
 from edgedec.hw.memory.router import segment
-from edgedec.hw.memory.unpacker import MixedUnpacker, Unpacker, mixed_segment
+from edgedec.hw.memory.unpacker import Unpacker
 from edgedec.hw.sink_router import SinkRouter
 from edgedec.hw.vector.gated_activation import GatedActivation
 from edgedec.hw.vector.quantize_path import QuantizePath
 from edgedec.hw.vector.residual_path import ResidualPath, load_item_bytes
 
-__all__ = ["TRACED", "Datapath", "angles_item_bytes", "pass_parameters"]
+__all__ = ["TRACED", "Datapath", "pass_parameters"]
 
 _RESETS = 9  # stages of the reset, one for each part
 _SETTLED = 12  # cycles without activity after which the units count as idle; more than any gap within an operation
 TRACED = ("matrix", "codes", "scales", "attention", "residual")  # names of the traced streams
-
-
-def angles_item_bytes(slots: int) -> int:
-    """Return the bytes of an item of angles: s16 cos and s16 sin of each slot, padded to a power of two."""
-    return 1 << (4 * slots - 1).bit_length()
 
 
 def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
@@ -133,24 +126,8 @@ class Datapath(CostedComponent):
             "chosen": RegisterSlice(shape=word(27, slots)),
             "factors": RegisterSlice(shape=payload(scales(slots))),
         }
-        stored = mixed_segment(size, len(_constants(config)))
-        self._constants = Fifo(shape=stored, depth=CONSTANT_BEATS, style="block")
-        # Items that fit a beat share an unpacker; those of narrow accelerators that do not are joined in their own.
-        items = {name: constant.item_bytes for name, constant in _constants(config).items()}
-        self._mixed = [name for name, item_bytes in items.items() if item_bytes <= size]
-        self._mixed_unpacker = MixedUnpacker(beat_bytes=size, item_bytes=[items[name] for name in self._mixed])
-        self._unpackers = {
-            name: Unpacker(beat_bytes=size, item_bytes=item_bytes)
-            for name, item_bytes in (
-                ("load", load_item_bytes(slots)),
-                ("angles", angles_item_bytes(slots)),
-                *((name, item_bytes) for name, item_bytes in items.items() if name not in self._mixed),
-            )
-        }
-        self._queues = {
-            name: Fifo(shape=constant.shape, depth=constant.items, style="block")
-            for name, constant in _constants(config).items()
-        }
+        self._constants = ConstantQueues(config)
+        self._unpacker = Unpacker(beat_bytes=size, item_bytes=load_item_bytes(slots))
         super().__init__(self._ports)
 
     def _ports(self) -> dict[str, Any]:
@@ -191,14 +168,13 @@ class Datapath(CostedComponent):
         """Estimate of the cost by submodule; those of a path are called "path.part"."""
         paths = {"matrix": self._matrix, "attention": self._attention, "quantize": self._quantize_path}
         inner = {f"{path}.{name}": part for path, p in paths.items() for name, part in p.resources_by_part.items()}
-        constants = (self._constants, self._mixed_unpacker, *self._unpackers.values(), *self._queues.values())
         return inner | {
             "mac": self._mac.resources,
             "residual": self._residual.resources,
             "gate": self._gate.resources,
             "logits": self._logits.resources,
             "sinks": self._sinks.resources,
-            "constants": total(part.resources for part in constants),
+            "constants": self._constants.resources + self._unpacker.resources,
             "glue": self._glue(),
         }
 
@@ -247,7 +223,7 @@ class Datapath(CostedComponent):
         self._quantize(m, quantize, [onward, onward, self._attention.output, gate.output])
         self._attend(m)
         self._give_results(m, quantize, sinks.logits)
-        self._unpack_constants(m, quantize)
+        self._give_constants(m, quantize)
         busy = Cat(
             ~self._matrix.idle,
             ~sinks.idle,
@@ -306,7 +282,7 @@ class Datapath(CostedComponent):
         ]
 
     def _load(self, m: Module, residual: ResidualPath) -> None:
-        m.submodules.load = unpacker = self._unpackers["load"]
+        m.submodules.load = unpacker = self._unpacker
         connect(m, flipped(self.load), unpacker.beats)
         connect(m, unpacker.items, residual.items)
         m.d.comb += [
@@ -424,36 +400,21 @@ class Datapath(CostedComponent):
         connect(m, path.requests, flipped(self.requests))
         connect(m, path.data, flipped(self.results))
 
-    def _unpack_constants(self, m: Module, quantize: QuantizePath) -> None:
-        """Unpack constants into queues that hold all constants of an instruction, so that the data after them can pass."""
-        config, attention = self._config, self._attention
-        angles = Signal(attention.angles.payload.shape())
+    def _give_constants(self, m: Module, quantize: QuantizePath) -> None:
+        """Connect the queues of constants to the units that take these."""
+        attention = self._attention
+        m.submodules.constants = constants = self._constants
         sinks = {
             "gains": self._shared_gains(m, quantize.gains),
             "rows": self._matrix.rows,
             "coding": attention.coding,
             "factors": attention.factors,
             "scales": attention.scales,
+            "angles": attention.angles,
         }
-        for name, item in self._constant_items(m, list(sinks)).items():
-            m.submodules[f"queue_{name}"] = queue = self._queues[name]
-            m.d.comb += [
-                *_packed(name, item.payload, queue.input.payload),
-                queue.input.valid.eq(item.valid),
-                item.ready.eq(queue.input.ready),
-            ]
-            connect(m, queue.output, sinks[name])
-        item = self._unpacked(m, "angles", flipped(self.angles))
-        for slot in range(config.slots):
-            m.d.comb += [
-                angles.cos[0][slot].eq(item.payload[32 * slot : 32 * slot + 16]),
-                angles.sin[0][slot].eq(item.payload[32 * slot + 16 : 32 * slot + 32]),
-            ]
-        m.d.comb += [
-            attention.angles.payload.eq(angles),
-            attention.angles.valid.eq(item.valid),
-            item.ready.eq(attention.angles.ready),
-        ]
+        for name, sink in sinks.items():
+            connect(m, flipped(getattr(self, name)), getattr(constants, f"{name}_beats"))
+            connect(m, getattr(constants, name), sink)
 
     def _shared_gains(self, m: Module, vectors: Any) -> Any:
         """Return the stream of all gains: those of a norm of heads are at its front when that takes them, and only then.
@@ -463,68 +424,12 @@ class Datapath(CostedComponent):
         """
         config = self._config
         if config.post_norms:
-            vectors = self._gains_of(m, self._residual.gains, vectors, "row_gains", "Norms of a vector and of rows")
+            both = "Norms of a vector and of rows do not take gains at once"
+            vectors = first_or_others(m, self._residual.gains, vectors, "row_gains", both)
         if config.head_norms:
-            vectors = self._gains_of(m, self._attention.gains, vectors, "gains", "Norms of a vector and of heads")
+            both = "Norms of a vector and of heads do not take gains at once"
+            vectors = first_or_others(m, self._attention.gains, vectors, "gains", both)
         return vectors
-
-    def _gains_of(self, m: Module, first: Any, others: Any, name: str, both: str) -> Any:
-        """Return the stream of the gains of ``first``, when that takes some, and of ``others``."""
-        gains = first.signature.create(path=(name,))
-        m.d.comb += [
-            first.payload.eq(gains.payload),
-            first.valid.eq(gains.valid),
-            others.payload.eq(gains.payload),
-            others.valid.eq(gains.valid & ~first.ready),
-            gains.ready.eq(first.ready | others.ready),
-        ]
-        contract(m, ~(first.ready & others.ready), f"{both} do not take gains at once")
-        return gains
-
-    def _constant_items(self, m: Module, names: list[str]) -> dict[str, Any]:
-        """Queue all constants as beats, and return the stream of the items of each kind. They are unpacked item by item,
-        several to a beat, and must not delay the weights that follow them meanwhile.
-        """
-        m.submodules.constants, m.submodules.unpack = queue, mixed = self._constants, self._mixed_unpacker
-        sources = [getattr(self, name) for name in names]
-        m.d.comb += queue.input.valid.eq(Cat(port.valid for port in sources).any())
-        for number, port in enumerate(sources):
-            m.d.comb += port.ready.eq(queue.input.ready)
-            with m.If(port.valid):  # the router makes at most one of them valid
-                m.d.comb += [queue.input.p.segment.eq(port.payload), queue.input.p.kind.eq(number)]
-        items = {}
-        source = queue.output
-        chosen = Signal()
-        m.d.comb += mixed.beats.p.segment.eq(source.p.segment)
-        for number, name in enumerate(names):
-            if name in self._mixed:
-                kind = self._mixed.index(name)
-                with m.If(source.p.kind == number):
-                    m.d.comb += [mixed.beats.p.kind.eq(kind), chosen.eq(1), source.ready.eq(mixed.beats.ready)]
-                items[name] = self._split(m, name, kind)
-            else:
-                stored = stream.Signature(segment(self._config.beat_bytes)).create(path=(f"stored_{name}",))
-                selected = source.p.kind == number
-                m.d.comb += [stored.payload.eq(source.p.segment), stored.valid.eq(source.valid & selected)]
-                with m.If(selected):
-                    m.d.comb += source.ready.eq(stored.ready)
-                items[name] = self._unpacked(m, name, stored)
-        m.d.comb += mixed.beats.valid.eq(source.valid & chosen)
-        return items
-
-    def _split(self, m: Module, name: str, kind: int) -> Any:
-        """Return the stream of one kind of the items that share an unpacker."""
-        items = self._mixed_unpacker.items
-        port = stream.Signature(items.p.item.shape()).create(path=(f"item_{name}",))
-        m.d.comb += [port.payload.eq(items.p.item), port.valid.eq(items.valid & (items.p.kind == kind))]
-        with m.If(items.p.kind == kind):
-            m.d.comb += items.ready.eq(port.ready)
-        return port
-
-    def _unpacked(self, m: Module, name: str, source: Any) -> Any:
-        m.submodules[f"unpack_{name}"] = unpacker = self._unpackers[name]
-        connect(m, source, unpacker.beats)
-        return unpacker.items
 
 
 def _longest(config: AcceleratorConfig) -> int:
@@ -535,35 +440,3 @@ def _longest(config: AcceleratorConfig) -> int:
 def _ultra_scores(config: AcceleratorConfig) -> bool:
     """Return whether the scores of two heads are stored in UltraRAM."""
     return config.style(2 * (config.context + config.slots) // config.softmax_lanes) == "ultra"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Constant:
-    """A kind of constant: bytes of an item in memory, most items of an instruction, and an item as its unit takes it."""
-
-    item_bytes: int
-    items: int
-    shape: ShapeLike
-
-
-def _constants(config: AcceleratorConfig) -> dict[str, _Constant]:
-    items = constant_queues(config)
-    kinds: dict[str, tuple[int, ShapeLike]] = {
-        "gains": (2, data.ArrayLayout(signed(16), 1)),
-        "rows": (8, payload(row_constants())),
-        "coding": (8, coding_constants()),
-        "factors": (4, head_factor()),
-        "scales": (2, data.ArrayLayout(unsigned(16), 1)),
-    }
-    return {name: _Constant(item_bytes=size, items=items[name], shape=shape) for name, (size, shape) in kinds.items()}
-
-
-def _packed(name: str, item: Any, sink: Any) -> list[Any]:
-    """Return the assignments of an item, laid out as in docs/accelerator.md, to the fields of a constant."""
-    if name in ("gains", "scales"):
-        return [sink[0].eq(item)]
-    if name == "rows":
-        return [sink.bias[0].eq(item[:27]), sink.shift[0].eq(item[27:32]), sink.weight[0].eq(item[32:48])]
-    if name == "coding":
-        return [sink.mantissa.eq(item[:16]), sink.middle.eq(item[32:50])]
-    return [sink.factor.eq(item[:16]), sink.shift.eq(item[16:22])]

@@ -7,6 +7,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.hdl._ast import Slice
 from amaranth.tracer import get_var_name
 
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.isa.checks import check
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "countdown",
     "delayed",
     "every",
+    "first_or_others",
     "fork",
     "pipeline",
     "reduced",
@@ -149,6 +151,26 @@ def fork(m: Module, source: Any, sinks: Sequence[Any]) -> None:
         ]
         with m.If(source.valid):
             m.d.sync += was.eq((was | sink.ready) & ~source.ready)
+
+
+def first_or_others(m: Module, first: Any, others: Any, name: str, one: str) -> Any:
+    """Return a new stream that ``first`` takes when it takes something, and ``others`` at other times.
+
+    Args:
+        first: a stream whose ``ready`` does not follow its ``valid``, or it would take each item.
+        name: name of the new stream's signals.
+        one: message of the contract that both are never ready at once.
+    """
+    source = first.signature.create(path=(name,))
+    m.d.comb += [
+        first.payload.eq(source.payload),
+        first.valid.eq(source.valid),
+        others.payload.eq(source.payload),
+        others.valid.eq(source.valid & ~first.ready),
+        source.ready.eq(first.ready | others.ready),
+    ]
+    contract(m, ~(first.ready & others.ready), one)
+    return source
 
 
 def round_bit(x: Value, shift: Value) -> Value:

@@ -30,14 +30,7 @@ _RESET: Mapping[str, Callable[[AcceleratorConfig], Any]] = {
     "prefetcher": lambda config: Accelerator(config).prefetcher,
     "writer": lambda config: Accelerator(config).writer,
 }  # parts that the top wraps in a reset
-_CONSTANTS = ("gains", "rows", "coding", "factors", "scales")
-_QUEUED = (
-    "load",
-    "constants",
-    "unpack",
-    "unpack_angles",
-    *(f"{kind}_{name}" for name in _CONSTANTS for kind in ("unpack", "queue")),
-)
+_CONSTANTS = "datapath.constants"  # estimated with the unpacker of rows to load; the logic between its parts is glue
 _NAMES = MappingProxyType({"datapath.attention.heads": "attention"})  # part -> its name as a submodule
 
 
@@ -185,8 +178,10 @@ class Parts:
             return [self._glue(owner)]
         if path in _RESET:
             return [self._design(_RESET[path](self._config))]
-        names = self._queued() if path == "datapath.constants" else (_NAMES.get(path, name),)
-        return [self._design(self._submodules(owner)[one]) for one in names]
+        if path == _CONSTANTS:
+            inner = [self._submodules(path)[one] for one in self._owner(path).resources_by_part]
+            return [self._design(part) for part in (self._submodules("datapath")["load"], *inner)]
+        return [self._design(self._submodules(owner)[_NAMES.get(path, name)])]
 
     def _design(self, component: Any) -> SynthesisDesign:
         return SynthesisDesign(text=to_rtlil(component, platform=self._platform))
@@ -196,10 +191,6 @@ class Parts:
             return _OWNERS[path](self._config)
         parent, _, name = path.rpartition(".")
         return self._submodules(parent)[name]
-
-    def _queued(self) -> list[str]:
-        """Return the submodules for constants; only narrow beats have unpackers of their own for large items."""
-        return [name for name in _QUEUED if hasattr(self._submodules("datapath"), name)]
 
     def _submodules(self, path: str) -> Any:
         if path not in self._built:
@@ -212,11 +203,18 @@ class Parts:
         module = _elaborated(built, self._platform)
         mine = [path.removeprefix(f"{owner}.").split(".")[0] for path in self.paths if path.startswith(f"{owner}.")]
         names = dict.fromkeys(_NAMES.get(f"{owner}.{name}", name) for name in mine if name not in (_GLUE, "constants"))
-        boxes = []
-        for name in (*names, *(self._queued() if owner == "datapath" else ())):
-            boxes.append(_emptied(module.submodules[name], f"part_{name}"))
+        boxes = [_emptied(module.submodules[name], f"part_{name}") for name in names]
+        if owner == "datapath":
+            boxes += [_emptied(module.submodules["load"], "part_load"), *self._emptied_constants(module)]
         built.elaborate = lambda platform: module
         return SynthesisDesign(text=to_rtlil(built, platform=self._platform) + "".join(boxes))
+
+    def _emptied_constants(self, module: Any) -> list[str]:
+        """Replace the parts of the constants of a data path by cells, and return the cells' modules."""
+        constants = module.submodules["constants"]
+        inner = _elaborated(constants, self._platform)
+        constants.elaborate = lambda platform: inner
+        return [_emptied(inner.submodules[name], f"part_{name}") for name in constants.resources_by_part]
 
 
 def _elaborated(component: Any, platform: Any) -> Module:

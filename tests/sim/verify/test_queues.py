@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import DeviceError
-from edgedec.hw import datapath
+from edgedec.hw import constant_queues as constants
 from edgedec.hw.compiler.program import compile_model
 from edgedec.hw.compiler.queues import queue_needs
 from edgedec.hw.config import AcceleratorConfig, constant_queues
@@ -36,8 +36,8 @@ def opened(folder: Path, monkeypatch: pytest.MonkeyPatch, items: Mapping[str, in
     def small(config: AcceleratorConfig) -> Mapping[str, int]:
         return depths
 
-    monkeypatch.setattr(datapath, "constant_queues", small)
-    monkeypatch.setattr(datapath, "CONSTANT_BEATS", 2)
+    monkeypatch.setattr(constants, "constant_queues", small)
+    monkeypatch.setattr(constants, "CONSTANT_BEATS", 2)
     return TokenRun(model(), CONFIG, memory="ideal", cache=folder)
 
 
