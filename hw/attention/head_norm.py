@@ -2,30 +2,26 @@
 
 from typing import Any
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.credit_queue import CreditQueue
-from edgedec.hw.blocks.divider import Divider
-from edgedec.hw.blocks.multiply import STAGES as MULTIPLY
-from edgedec.hw.blocks.multiply import multiply
-from edgedec.hw.blocks.payloads import rows, scale, word, words
-from edgedec.hw.blocks.pipeline import carried, check, clamped, saturate
+from edgedec.hw.blocks.payloads import rows, word, words
+from edgedec.hw.blocks.pipeline import carried, check
 from edgedec.hw.blocks.ram_cost import block_rams, distributed_luts
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import HEAD_NORM_ITEMS
 from edgedec.hw.vector.rms_norm import RmsNorm
+from edgedec.hw.vector.root_scaler import SCALE_STAGES, SHIFT_BITS, RootScaler
 
 __all__ = ["HeadNorm"]
 
 _NARROW, _WIDE = 18, 27  # bits of an element: at the ports, and in the norm
 _ITEM_BITS, _EPS_BITS = 16, 48
-_RECIPROCAL_BITS, _FACTOR_BITS = 32, 17  # a factor is (2^32 - 1) // root
-_SHIFT_BITS, _LONGEST_SHIFT = 6, 47
-_STAGES = 2 + MULTIPLY + 5  # registers from a read of the memory to a normed element
+_STAGES = 1 + SCALE_STAGES  # registers from a read of the memory to a normed element
 
 
 class HeadNorm(CostedComponent):
@@ -57,8 +53,7 @@ class HeadNorm(CostedComponent):
         check("slots", slots, 1, 8)
         check("head_dim", head_dim, 2, 2048)
         self._slots, self._head_dim = slots, head_dim
-        self._norm = RmsNorm(slots=slots)
-        self._divider = Divider(numerator_bits=_RECIPROCAL_BITS, denominator_bits=16, quotient_bits=_FACTOR_BITS)
+        self._norm, self._scaler = RmsNorm(slots=slots), RootScaler(slots=slots, bits=_NARROW)
         self._results = CreditQueue(shape=word(_NARROW, slots), stages=_STAGES)
         super().__init__(
             lambda: {
@@ -72,15 +67,15 @@ class HeadNorm(CostedComponent):
     @property
     def resources(self) -> Resources:
         slots, head_dim = self._slots, self._head_dim
-        parts = self._norm.resources + self._divider.resources + self._results.resources
+        parts = self._norm.resources + self._scaler.resources + self._results.resources
         memories = Resources(lut=distributed_luts(_ITEM_BITS, head_dim), bram18=block_rams(_WIDE * slots, 2 * head_dim))
         index = (2 * head_dim).bit_length()
         control = Resources(lut=6 * index + 10, ff=5 * index + _ITEM_BITS * HEAD_NORM_ITEMS + 11)
-        return parts + memories + control + Resources(lut=280, ff=349, dsp=1) * slots
+        return parts + memories + control
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.norm, m.submodules.divider, m.submodules.results = self._norm, self._divider, self._results
+        m.submodules.norm, m.submodules.scaler, m.submodules.results = self._norm, self._scaler, self._results
         norming = Signal()
         whole = Signal()  # the last word of the vector was taken
         header = Signal(_ITEM_BITS * HEAD_NORM_ITEMS, reset_less=True)
@@ -90,7 +85,7 @@ class HeadNorm(CostedComponent):
         ended = Signal()
         self._control(m, norming, header, column, ended)
         self._enter(m, norming, whole, header, column, taken, given)
-        self._leave(m, whole, header[_EPS_BITS:][:_SHIFT_BITS], given)
+        self._leave(m, whole, header[_EPS_BITS:][:SHIFT_BITS], given)
         source, sink, results = self.input, self.output, self._results.output
         m.d.comb += [
             source.ready.eq(Mux(self.normed, taken, sink.ready)),
@@ -181,73 +176,28 @@ class HeadNorm(CostedComponent):
             self._step(m, index, 2 * self._head_dim)
 
     def _leave(self, m: Module, whole: Signal, base: Value, given: Signal) -> None:
-        """Divide by the root of each slot in turn, then read the head and scale it."""
-        roots, divider, results = self._norm.roots, self._divider, self._results
-        kept = Signal(data.ArrayLayout(scale, self._slots), reset_less=True)
-        factors = Signal(data.ArrayLayout(unsigned(_FACTOR_BITS), self._slots), reset_less=True)
-        shifts = Signal(data.ArrayLayout(unsigned(_SHIFT_BITS), self._slots), reset_less=True)
+        """Read a head once its factors are known, word by word as there is room for results, and scale it."""
+        scaler, results = self._scaler, self._results
         final = Signal()
-        sent = Signal()
-        slot = Signal(range(self._slots))
         left = Signal(range(self._head_dim + 1))
-        # Steady for long before a division ends.
-        total = carried(m, 1, base + kept[0].exponent)
-        shift = carried(m, 1, Mux(total < 0, 0, Mux(total > _LONGEST_SHIFT, _LONGEST_SHIFT, total))[:_SHIFT_BITS])
+        connect(m, self._norm.roots, scaler.roots)
         m.d.comb += [
-            divider.input.p.numerator.eq((1 << _RECIPROCAL_BITS) - 1),
-            divider.input.p.denominator.eq(kept[0].mantissa),
-            divider.output.ready.eq(1),
+            scaler.base.eq(base),
+            scaler.done.eq(given),
+            results.enter.eq(scaler.known & results.room),
             given.eq(results.enter & (left == 1)),
         ]
-        with m.FSM():
-            with m.State("root"):
-                m.d.comb += roots.ready.eq(1)
-                m.d.sync += [kept.eq(roots.payload), final.eq(whole), left.eq(self._head_dim)]
-                with m.If(roots.valid):
-                    m.next = "divide"
-            with m.State("divide"):
-                m.d.comb += divider.input.valid.eq(~sent)
-                with m.If(divider.input.valid & divider.input.ready):
-                    m.d.sync += sent.eq(1)
-                with m.If(divider.output.valid):
-                    m.d.sync += [
-                        sent.eq(0),
-                        slot.eq(Mux(slot == self._slots - 1, 0, slot + 1)),
-                        _shifted_in(kept, kept[0].as_value()),
-                        _shifted_in(factors, divider.output.payload),
-                        _shifted_in(shifts, shift),
-                    ]
-                    with m.If(slot == self._slots - 1):
-                        m.next = "give"
-            with m.State("give"):
-                m.d.comb += results.enter.eq(results.room)
-                with m.If(results.enter):
-                    m.d.sync += left.eq(left - 1)
-                with m.If(given):
-                    m.next = "root"
-        self._scale(m, factors, shifts, final & (left == 1))
-
-    def _scale(self, m: Module, factors: Any, shifts: Any, last: Value) -> None:
-        """Read a word, and scale it. No factor changes before the last word of a head has left these registers."""
-        results = self._results
+        with m.If(scaler.roots.ready):
+            m.d.sync += [final.eq(whole), left.eq(self._head_dim)]
+        with m.If(results.enter):
+            m.d.sync += left.eq(left - 1)
         index = Signal(range(2 * self._head_dim))
         read = self._memory.read_port(transparent_for=())
-        m.d.comb += [read.addr.eq(index), results.result.last.eq(carried(m, 1, last, _STAGES))]
+        m.d.comb += [
+            read.addr.eq(index),
+            scaler.values.eq(read.data),
+            results.result.last.eq(carried(m, 1, final & (left == 1), _STAGES)),
+            results.result["values"].eq(scaler.scaled),
+        ]
         with m.If(results.enter):
             self._step(m, index, 2 * self._head_dim)
-        values = carried(m, 1, read.data)
-        for slot in range(self._slots):
-            shift = shifts[slot]
-            product = multiply(m, f"product_{slot}", values[0][slot], factors[slot])
-            # From here on the lowest bit is the one that was shifted out last.
-            shifted = carried(m, 1, Cat(0, product).as_signed() >> Cat(C(0, 3), shift[3:]))
-            y = carried(m, 1, clamped(carried(m, 1, shifted >> shift[:3], name="unclamped"), _NARROW))
-            rounded = carried(m, 1, (y[1:].as_signed() + y[0]).as_signed())
-            normed = carried(m, 1, saturate(rounded, _NARROW))
-            m.d.comb += results.result["values"][0][slot].eq(normed)
-
-
-def _shifted_in(items: Any, item: Value) -> Any:
-    """Return the assignment that drops the first of some items, and appends one."""
-    everything = items.as_value()
-    return everything.eq(Cat(everything[len(item) :], item))

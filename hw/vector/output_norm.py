@@ -2,29 +2,24 @@
 
 from typing import Any, Literal
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.credit_queue import CreditQueue
-from edgedec.hw.blocks.divider import Divider
-from edgedec.hw.blocks.multiply import STAGES as MULTIPLY
-from edgedec.hw.blocks.multiply import multiply
-from edgedec.hw.blocks.payloads import scale, word, words
-from edgedec.hw.blocks.pipeline import carried, check, clamped, saturate
+from edgedec.hw.blocks.payloads import word, words
+from edgedec.hw.blocks.pipeline import carried, check
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.vector_memory import VectorMemory
 from edgedec.hw.config import HEAD_NORM_ITEMS
 from edgedec.hw.vector.rms_norm import RmsNorm
+from edgedec.hw.vector.root_scaler import SCALE_STAGES, SHIFT_BITS, RootScaler
 
 __all__ = ["OutputNorm"]
 
 _WIDE = 27  # bits of an element
 _ITEM_BITS, _EPS_BITS = 16, 48
-_RECIPROCAL_BITS, _FACTOR_BITS = 32, 17  # a factor is (2^32 - 1) // root
-_SHIFT_BITS, _LONGEST_SHIFT = 6, 47
-_STAGES = 1 + MULTIPLY + 5  # registers from the output of the memory to a normed element
 
 
 class OutputNorm(CostedComponent):
@@ -56,10 +51,9 @@ class OutputNorm(CostedComponent):
         check("slots", slots, 1, 8)
         check("depth", depth, 1, 1 << 14)
         self._slots = slots
-        self._norm = RmsNorm(slots=slots)
-        self._divider = Divider(numerator_bits=_RECIPROCAL_BITS, denominator_bits=16, quotient_bits=_FACTOR_BITS)
+        self._norm, self._scaler = RmsNorm(slots=slots), RootScaler(slots=slots, bits=_WIDE)
         self._memory = VectorMemory(width=_WIDE, slots=slots, depth=depth, style=style)
-        self._results = CreditQueue(shape=word(_WIDE, slots), stages=_STAGES)
+        self._results = CreditQueue(shape=word(_WIDE, slots), stages=SCALE_STAGES)
         super().__init__(
             lambda: {
                 "normed": In(1),
@@ -71,13 +65,13 @@ class OutputNorm(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        parts = self._norm.resources + self._divider.resources + self._memory.resources + self._results.resources
+        parts = self._norm.resources + self._scaler.resources + self._memory.resources + self._results.resources
         control = Resources(lut=40, ff=_ITEM_BITS * HEAD_NORM_ITEMS + 30)
-        return parts + control + Resources(lut=310, ff=390, dsp=1) * self._slots
+        return parts + control
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.norm, m.submodules.divider, m.submodules.results = self._norm, self._divider, self._results
+        m.submodules.norm, m.submodules.scaler, m.submodules.results = self._norm, self._scaler, self._results
         m.submodules.memory = self._memory
         norming = Signal()
         header = Signal(_ITEM_BITS * HEAD_NORM_ITEMS, reset_less=True)
@@ -85,7 +79,7 @@ class OutputNorm(CostedComponent):
         ended = Signal()
         self._control(m, norming, header, ended)
         self._enter(m, norming, header, taken, ended)
-        self._leave(m, header[_EPS_BITS:][:_SHIFT_BITS])
+        self._leave(m, header[_EPS_BITS:][:SHIFT_BITS])
         source, sink, results = self.input, self.output, self._results.output
         m.d.comb += [
             source.ready.eq(Mux(self.normed, taken, sink.ready)),
@@ -138,67 +132,17 @@ class OutputNorm(CostedComponent):
             m.d.sync += whole.eq(0)
 
     def _leave(self, m: Module, base: Value) -> None:
-        """Divide by the root of each slot in turn, then read the vector and scale it."""
-        roots, divider, memory, results = self._norm.roots, self._divider, self._memory, self._results
-        kept = Signal(data.ArrayLayout(scale, self._slots), reset_less=True)
-        factors = Signal(data.ArrayLayout(unsigned(_FACTOR_BITS), self._slots), reset_less=True)
-        shifts = Signal(data.ArrayLayout(unsigned(_SHIFT_BITS), self._slots), reset_less=True)
-        sent = Signal()
-        slot = Signal(range(self._slots))
-        # Steady for long before a division ends.
-        total = carried(m, 1, base + kept[0].exponent)
-        shift = carried(m, 1, Mux(total < 0, 0, Mux(total > _LONGEST_SHIFT, _LONGEST_SHIFT, total))[:_SHIFT_BITS])
+        """Read the vector once its factors are known, and scale it."""
+        scaler, memory, results = self._scaler, self._memory, self._results
+        connect(m, self._norm.roots, scaler.roots)
         m.d.comb += [
-            divider.input.p.numerator.eq((1 << _RECIPROCAL_BITS) - 1),
-            divider.input.p.denominator.eq(kept[0].mantissa),
-            divider.output.ready.eq(1),
+            scaler.base.eq(base),
             memory.reads.p.length.eq(memory.written),
+            memory.reads.valid.eq(scaler.known),
+            scaler.done.eq(scaler.known & memory.reads.ready),
             results.enter.eq(memory.output.valid & results.room),
             memory.output.ready.eq(results.room),
+            scaler.values.eq(memory.output.p["values"]),
+            results.result["last"].eq(carried(m, 1, memory.output.p.last, SCALE_STAGES)),
+            results.result["values"].eq(scaler.scaled),
         ]
-        with m.FSM():
-            with m.State("root"):
-                m.d.comb += roots.ready.eq(1)
-                m.d.sync += kept.eq(roots.payload)
-                with m.If(roots.valid):
-                    m.next = "divide"
-            with m.State("divide"):
-                m.d.comb += divider.input.valid.eq(~sent)
-                with m.If(divider.input.valid & divider.input.ready):
-                    m.d.sync += sent.eq(1)
-                with m.If(divider.output.valid):
-                    m.d.sync += [
-                        sent.eq(0),
-                        slot.eq(Mux(slot == self._slots - 1, 0, slot + 1)),
-                        _shifted_in(kept, kept[0].as_value()),
-                        _shifted_in(factors, divider.output.payload),
-                        _shifted_in(shifts, shift),
-                    ]
-                    with m.If(slot == self._slots - 1):
-                        m.next = "read"
-            with m.State("read"):
-                m.d.comb += memory.reads.valid.eq(1)
-                with m.If(memory.reads.ready):
-                    m.next = "root"
-        self._scale(m, factors, shifts)
-
-    def _scale(self, m: Module, factors: Any, shifts: Any) -> None:
-        """Scale the words of the memory. No factor changes before the last one has left these registers."""
-        source, results = self._memory.output, self._results
-        m.d.comb += results.result["last"].eq(carried(m, 1, source.p.last, _STAGES))
-        values = carried(m, 1, source.p["values"])
-        for slot in range(self._slots):
-            shift = shifts[slot]
-            product = multiply(m, f"product_{slot}", values[0][slot], factors[slot])
-            # From here on the lowest bit is the one that was shifted out last.
-            shifted = carried(m, 1, Cat(0, product).as_signed() >> Cat(C(0, 3), shift[3:]))
-            y = carried(m, 1, clamped(carried(m, 1, shifted >> shift[:3], name="unclamped"), _WIDE))
-            rounded = carried(m, 1, (y[1:].as_signed() + y[0]).as_signed())
-            normed = carried(m, 1, saturate(rounded, _WIDE))
-            m.d.comb += results.result["values"][0][slot].eq(normed)
-
-
-def _shifted_in(items: Any, item: Value) -> Any:
-    """Return the assignment that drops the first of some items, and appends one."""
-    everything = items.as_value()
-    return everything.eq(Cat(everything[len(item) :], item))

@@ -53,6 +53,7 @@ from edgedec.hw.vector.requantizer import Requantizer
 from edgedec.hw.vector.residual import Residual
 from edgedec.hw.vector.residual_path import ResidualPath
 from edgedec.hw.vector.rms_norm import RmsNorm
+from edgedec.hw.vector.root_scaler import RootScaler
 from edgedec.hw.vector.sums_of_squares import SumsOfSquares
 
 DEPTH = (1, 1 << 16)
@@ -121,6 +122,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (ResidualPath, {"slots": 1, "depth": 2}, {"slots": SLOTS, "depth": DEPTH}),
     (RmsNorm, {"slots": 1}, {"slots": SLOTS}),
     (Root, {}, {"bits": (2, 64)}),
+    (RootScaler, {"slots": 1, "bits": 18}, {"slots": SLOTS, "bits": (2, 27)}),
     (Rotary, {"slots": 1, "head_dim": 32}, {"slots": SLOTS, "head_dim": (2, 2048), "lanes": (1, 16)}),
     (RowPacker, {"lanes": 8, "slots": 1, "width": 32}, {"lanes": (2, 64), "slots": SLOTS, "width": (19, 64)}),
     (ScoreCap, {"slots": 1, "lanes": 1, "bits": 20}, {"slots": SLOTS, "lanes": (1, 8), "bits": (2, 40)}),
