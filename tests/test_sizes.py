@@ -1,7 +1,6 @@
 """A module is read in one go, and a function of the runtime at one glance: no one is longer than its limit.
 
-A table, which is looked up and not read, may be longer. What is longer for no such reason stands in ``LEFT`` with its lines:
-it must not grow, and leaves the list once it was divided.
+A table, which is looked up and not read, may be longer.
 """
 
 from __future__ import annotations
@@ -20,30 +19,22 @@ MODULE, FUNCTION = 450, 90  # lines at most
 TABLES: Mapping[str, str] = {
     "quantize/demo_pair/words.py": "the words, phrases and facts of which the embedded model's text is made",
 }
-# Modules that are to be divided, with the lines that they have at most until then. Verdicts of mutants of ``hw/`` hold for
-# the whole text of a module, so that one is divided when its mutants run anew.
-LEFT: Mapping[str, int] = {
-    "hw/system/host_link.py": 457,
-}
 
 
-def too_long(lengths: Mapping[str, int], tables: Mapping[str, str], left: Mapping[str, int]) -> list[str]:
+def too_long(lengths: Mapping[str, int], tables: Mapping[str, str]) -> list[str]:
     """Return a sentence for each module that is too long, and for each exception that is not needed.
 
     Args:
         lengths: lines of each module.
         tables: modules of any length.
-        left: modules that may have so many lines.
     """
     sentences = [
-        f"{path} has {lines} lines, and may have {most}; divide it where a part has a purpose of its own"
+        f"{path} has {lines} lines, and may have {MODULE}; divide it where a part has a purpose of its own"
         for path, lines in lengths.items()
-        if path not in tables and lines > (most := left.get(path, MODULE))
+        if path not in tables and lines > MODULE
     ]
     return sentences + [
-        f"{path} needs no exception; take it off the list"
-        for path in (*tables, *left)
-        if lengths.get(path, 0) <= MODULE or (path in tables and path in left)
+        f"{path} needs no exception; take it off the list" for path in tables if lengths.get(path, 0) <= MODULE
     ]
 
 
@@ -67,7 +58,7 @@ def sources() -> dict[str, str]:
 def test_no_module_is_too_long() -> None:
     lengths = {path: len(source.splitlines()) for path, source in sources().items()}
     assert len(lengths) > 700
-    assert too_long(lengths, TABLES, LEFT) == []
+    assert too_long(lengths, TABLES) == []
 
 
 def test_no_function_of_the_runtime_is_too_long() -> None:
@@ -77,23 +68,19 @@ def test_no_function_of_the_runtime_is_too_long() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "tables", "left", "sentences"),
+    ("lengths", "tables", "sentences"),
     [
-        ({"a.py": MODULE}, {}, {}, []),
-        ({"a.py": MODULE + 1}, {}, {}, ["a.py has 451 lines, and may have 450"]),
-        ({"a.py": 9000}, {"a.py": "words"}, {}, []),
-        ({"a.py": 500}, {}, {"a.py": 500}, []),
-        ({"a.py": 501}, {}, {"a.py": 500}, ["a.py has 501 lines, and may have 500"]),
-        ({"a.py": MODULE}, {"a.py": "words"}, {}, ["a.py needs no exception"]),
-        ({"a.py": MODULE}, {}, {"a.py": 500}, ["a.py needs no exception"]),
-        ({"b.py": 10}, {}, {"a.py": 500}, ["a.py needs no exception"]),
-        ({"a.py": 500}, {"a.py": "words"}, {"a.py": 500}, ["a.py needs no exception", "a.py needs no exception"]),
+        ({"a.py": MODULE}, {}, []),
+        ({"a.py": MODULE + 1}, {}, ["a.py has 451 lines, and may have 450"]),
+        ({"a.py": 9000}, {"a.py": "words"}, []),
+        ({"a.py": MODULE}, {"a.py": "words"}, ["a.py needs no exception"]),
+        ({"b.py": 10}, {"a.py": "words"}, ["a.py needs no exception"]),
     ],
 )
 def test_planted_modules_are_measured(
-    lengths: Mapping[str, int], tables: Mapping[str, str], left: Mapping[str, int], sentences: list[str]
+    lengths: Mapping[str, int], tables: Mapping[str, str], sentences: list[str]
 ) -> None:
-    found = too_long(lengths, tables, left)
+    found = too_long(lengths, tables)
     assert [sentence.partition(";")[0] for sentence in found] == sentences
 
 
