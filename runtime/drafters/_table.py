@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["ContextTable"]
+__all__ = ["ContextTable", "context_key"]
 
 _WAYS = 8  # rows in which a context may be stored
+_FACTOR, _MOST = 0x9E3779B97F4A7C15, (1 << 63) - 1  # the factor of a token; the largest key
 
 
 class ContextTable:
     """A set-associative cache from contexts to rows of successors. It allocates no memory after its construction.
 
-    Two contexts with equal 64-bit hashes share a row, and so do contexts that differ in -1 and -2 (prompt embeddings)
-    only, because Python's hashes of the two are equal. That can cause a wrong guess, but not a wrong text.
+    Two contexts with equal keys share a row. That can cause a wrong guess, but not a wrong text.
 
     Parameters:
         entries: number of rows, rounded up to a multiple of 8.
@@ -41,14 +41,14 @@ class ContextTable:
 
     def find(self, context: tuple[int, ...]) -> int:
         """Return the row of a context; -1 if it has none."""
-        key = hash(context) or 1
+        key = context_key(context)
         base = key % self._sets * _WAYS
         ways = self._keys[base : base + _WAYS].tolist()
         return base + ways.index(key) if key in ways else -1
 
     def claim(self, context: tuple[int, ...]) -> int:
         """Return the row of a context and mark it as used; a new context gets the least recently used row of its set."""
-        key = hash(context) or 1
+        key = context_key(context)
         base = key % self._sets * _WAYS
         ways = self._keys[base : base + _WAYS].tolist()
         if key in ways:
@@ -61,6 +61,17 @@ class ContextTable:
         self._clock += 1
         self._touched[row] = self._clock
         return row
+
+
+def context_key(context: tuple[int, ...]) -> int:
+    """Return the key of a context of int32 ids, 1 to 2**63 - 1; ``context_key`` of table.hpp computes the same.
+
+    The key of (5,) is 5201319483108303315.
+    """
+    key = _FACTOR & _MOST
+    for token in context:
+        key = (key ^ token & 0xFFFFFFFF) * _FACTOR & _MOST
+    return key ^ key >> 32 or 1
 
 
 def _sets(entries: int) -> int:

@@ -77,7 +77,7 @@ void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 9; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 10; }
 
 // Sizes of the arguments of edgedec_loop_rounds, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
@@ -86,7 +86,7 @@ EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
 
 EDGEDEC_API const char* edgedec_loop_error() { return last_error.c_str(); }
 
-EDGEDEC_API int64_t edgedec_loop_tuple_hash(const int32_t* ids, int64_t count) { return tuple_hash(ids, count); }
+EDGEDEC_API int64_t edgedec_loop_context_key(const int32_t* ids, int64_t count) { return context_key(ids, count); }
 
 // Opens a draft: kind 0 `ngram` and 1 `copy` of `size` positions, 2 `stand` and 3 `trigram` of `size` entries.
 EDGEDEC_API void* edgedec_loop_draft_open(int64_t kind, int64_t vocab, int64_t size, int64_t depth) {

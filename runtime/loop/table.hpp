@@ -8,18 +8,14 @@
 
 namespace edgedec {
 
-// The hash of a tuple of integers, as CPython computes it since version 3.8 (xxHash, Objects/tupleobject.c).
-inline int64_t tuple_hash(const int32_t* ids, int64_t count) {
-    constexpr uint64_t kFirst = 11400714785074694791u, kSecond = 14029467366897019727u, kFifth = 2870177450012600261u;
-    uint64_t sum = kFifth;
-    for (int64_t at = 0; at < count; ++at) {
-        const int64_t lane = ids[at] == -1 ? -2 : ids[at];
-        sum += static_cast<uint64_t>(lane) * kSecond;
-        sum = (sum << 31) | (sum >> 33);
-        sum *= kFirst;
-    }
-    sum += static_cast<uint64_t>(count) ^ (kFifth ^ 3527539u);
-    return sum == ~uint64_t{0} ? 1546275796 : static_cast<int64_t>(sum);
+// The key of a context, 1 to 2**63 - 1, as `context_key` of runtime/drafters/_table.py computes it.
+inline int64_t context_key(const int32_t* ids, int64_t count) {
+    constexpr uint64_t kFactor = 0x9E3779B97F4A7C15u;
+    uint64_t key = kFactor;
+    for (int64_t at = 0; at < count; ++at) key = (key ^ static_cast<uint32_t>(ids[at])) * kFactor;
+    key &= ~uint64_t{0} >> 1;
+    key ^= key >> 32;
+    return key ? static_cast<int64_t>(key) : 1;
 }
 
 class ContextTable {
@@ -40,7 +36,7 @@ class ContextTable {
 
     // Returns -1 if the context has no row.
     int64_t find(const int32_t* context, int64_t size) const {
-        const int64_t key = key_of(context, size), base = base_of(key);
+        const int64_t key = context_key(context, size), base = base_of(key);
         for (int64_t row = base; row < base + kWays; ++row)
             if (keys_[static_cast<size_t>(row)] == key) return row;
         return -1;
@@ -49,7 +45,7 @@ class ContextTable {
     int64_t claim(const int32_t* context, int64_t size) {
         int64_t row = find(context, size);
         if (row < 0) {
-            const int64_t key = key_of(context, size), base = base_of(key);
+            const int64_t key = context_key(context, size), base = base_of(key);
             const auto ages = touched_.begin() + base;
             row = base + (std::min_element(ages, ages + kWays) - ages);
             keys_[static_cast<size_t>(row)] = key;
@@ -64,12 +60,7 @@ class ContextTable {
   private:
     static constexpr int64_t kWays = 8;
 
-    static int64_t key_of(const int32_t* context, int64_t size) {
-        const int64_t key = tuple_hash(context, size);
-        return key ? key : 1;
-    }
-
-    int64_t base_of(int64_t key) const { return ((key % sets_ + sets_) % sets_) * kWays; }  // Python's remainder
+    int64_t base_of(int64_t key) const { return key % sets_ * kWays; }
 
     int64_t sets_, clock_ = 0;
     size_t width_;

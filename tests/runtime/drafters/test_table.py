@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import tracemalloc
 
 import numpy as np
@@ -10,7 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.drafters._table import ContextTable
+from edgedec.runtime import loop
+from edgedec.runtime.drafters._table import ContextTable, context_key
+
+
+@pytest.mark.skipif(loop.load() is None, reason="the loop's library was not built (no C++ compiler)")
+@given(context=st.lists(st.integers(-(2**31), 2**31 - 1) | st.sampled_from([-1, 0, 2**31 - 1]), max_size=9))
+def test_both_loops_have_the_same_key_of_a_context(context: list[int]) -> None:
+    library, ids = loop.load(), np.array(context, np.int32)
+    assert library is not None
+    key = library.function("edgedec_loop_context_key")(ids.ctypes.data, len(ids))
+    assert context_key(tuple(context)) == key
+    assert 1 <= key < 1 << 63
+
+
+def test_keys_are_those_of_the_definition_and_fill_the_sets() -> None:
+    assert [context_key(context) for context in ((5,), (-1, 2))] == [5201319483108303315, 4984195755077590609]
+    contexts = [context for size in range(5) for context in itertools.product(range(-2, 5), repeat=size)]
+    assert len(set(map(context_key, contexts))) == len(contexts)
+    places = [context_key((first << 10, second << 10)) % 64 for first in range(32) for second in range(32)]
+    assert max(places.count(place) for place in range(64)) < 40  # of 16 on average
 
 
 @given(contexts=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=60))

@@ -215,7 +215,7 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source, library = tmp_path / "old.cpp", tmp_path / "old.so"
     source.write_text('extern "C" int edgedec_loop_abi() { return 0; }\n')
     subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 9"):
+    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 10"):
         loop.Loop(library)
 
 
