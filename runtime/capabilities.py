@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
-from edgedec.runtime.protocols import (
-    I32,
-    Draft,
-    Drafting,
-    Outcome,
-    Sparse,
-    State,
-    Target,
-    TokenTree,
-    Verifier,
-)
+from edgedec.runtime.protocols import Drafter, Limits, Outcome, State, Target, TokenTree, Verifier
 
 if TYPE_CHECKING:
+    from edgedec.memory.plan import MemoryUse
     from edgedec.runtime.base.key_counts import KeyCounts
     from edgedec.runtime.base.stream_counts import StreamCounts, StreamTimings
     from edgedec.runtime.driver.counters import Counters
     from edgedec.runtime.driver.facts import DeviceFacts
 
+P = TypeVar("P", covariant=True)
+
 __all__ = [
     "AcceleratorTarget",
-    "BatchedDraft",
     "CertainVerifier",
     "ClosableTarget",
+    "CompiledParts",
+    "FilingDrafter",
     "ReleasingTarget",
     "SelectingTarget",
     "SlottedTarget",
@@ -126,18 +121,11 @@ class AcceleratorTarget(Target, Protocol):
 
 
 @runtime_checkable
-class BatchedDraft(Draft, Protocol):
-    """A draft that runs a model, whose passes may run together with those of other texts."""
+class FilingDrafter(Drafter, Protocol):
+    """A drafter that may keep values in a file beside its memory."""
 
-    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
-        """Return what ``expand`` returns."""
-
-    def reading(self, text: I32, rows: int) -> Drafting[bool]:
-        """Read ``text`` [t] with one pass of ``rows`` rows, unless the rest fits into the first pass of ``expand``.
-
-        Returns:
-            True once there is nothing to read before ``expand``.
-        """
+    def memories(self, limits: Limits) -> tuple[MemoryUse, ...]:
+        """Return the use of disks by its files, for plans."""
 
 
 @runtime_checkable
@@ -146,3 +134,16 @@ class CertainVerifier(Verifier, Protocol):
 
     def follow(self, tree: TokenTree, likeliest: Callable[[int], int]) -> Outcome:
         """Return the same as ``accept``; ``likeliest(i)`` returns the token that has probability 1 after node i."""
+
+
+class CompiledParts(ABC, Generic[P]):
+    """A draft, policy, verifier or target that the compiled loop knows: its class inherits from this one.
+
+    So a wrapper that passes attributes on is none. The type P is ``DraftHandle`` for drafts, ``GrowthRule`` for policies,
+    ``bool`` for verifiers and ``Lender`` for targets (``runtime/loop``).
+    """
+
+    @property
+    @abstractmethod
+    def compiled(self) -> P | None:
+        """The object that the loop takes in its place; None: rounds with it run in Python now."""

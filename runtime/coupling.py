@@ -16,8 +16,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.runtime.drafting import alone, expanding
-from edgedec.runtime.loop.trees import CompiledGrowth
+from edgedec.runtime.capabilities import CompiledParts
+from edgedec.runtime.drafting import BatchedDraft, expanding
+from edgedec.runtime.loop.trees import GrowthRule
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -40,7 +41,7 @@ __all__ = ["SHARED", "Coupled"]
 SHARED = 0.3  # exponent of the random numbers, fitted by likelihood on the embedded pair, temperatures 0.3 to 1.3
 
 
-class Coupled:
+class Coupled(CompiledParts[GrowthRule]):
     """A tree policy whose draft is processed as the target's logits are, and coupled with the numbers of the text.
 
     Parameters:
@@ -59,23 +60,20 @@ class Coupled:
         """Return the sizes of ``policy``."""
         return self.policy.sizes(limits, accept)
 
-    def compiled_growth(self, draft: Draft, limits: Limits, accept: F32) -> CompiledGrowth | None:
-        """Return the growth in the compiled loop; None if a node may have several guesses, which are coupled here."""
-        growth = getattr(self.policy, "compiled_growth", None) if getattr(draft, "certain", False) else None
-        return None if growth is None else growth(draft, limits, accept)
+    @property
+    def compiled(self) -> GrowthRule:
+        """The growth in the compiled loop; it makes no tree if a node may have several guesses, which are coupled here."""
+        rule: GrowthRule | None = self.policy.compiled if isinstance(self.policy, CompiledParts) else None
+        return lambda draft, limits, accept: rule(draft, limits, accept) if rule and draft.certain else None
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         """Return the tree that ``policy`` grows."""
         return self.policy.grow(_CoupledDraft(draft, self), text, limits, cost, accept)
 
 
-class _CoupledDraft:
+class _CoupledDraft(BatchedDraft):
     def __init__(self, draft: Draft, by: Coupled) -> None:
         self._draft, self._by = draft, by
-
-    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        """Return the guesses of ``expanding``."""
-        return alone(self.expanding(text, tree, nodes))
 
     def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         """Return the draft's distributions, each as one that the text's next token is likely to follow."""

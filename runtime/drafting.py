@@ -7,26 +7,48 @@ later submissions.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from edgedec.runtime.protocols import I32, Draft, Drafting, DraftPass, PassResult, Sparse, TokenTree
 
-__all__ = ["alone", "expanding", "reading", "together"]
+__all__ = ["BatchedDraft", "alone", "expanding", "reading", "together"]
 
 T = TypeVar("T")
 
 
+class BatchedDraft(ABC):
+    """The base of drafts that may run a model, whose passes may run together with those of other texts."""
+
+    @abstractmethod
+    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
+        """Return what ``Draft.expand`` returns, and yield the passes of the model instead of running them."""
+
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        """Return the distribution after each node, as ``Draft.expand`` defines it.
+
+        Raises:
+            EdgedecError: the model failed.
+        """
+        return alone(self.expanding(text, tree, nodes))
+
+    def reading(self, text: I32, rows: int) -> Drafting[bool]:
+        """Read ``text`` [t] with one pass of ``rows`` rows, unless the rest fits into the first pass of ``expand``.
+
+        Returns:
+            True once there is nothing to read before ``expand``; always, unless overridden.
+        """
+        yield from ()
+        return True
+
+
 def expanding(draft: Draft, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
     """Return ``draft.expand(text, tree, nodes)``, and yield the passes of a draft model instead of running them."""
-    steps = getattr(
-        draft, "expanding", None
-    )  # ``isinstance`` of a protocol takes microseconds, and this is called often
-    if steps is None:
-        return draft.expand(text, tree, nodes)
-    guesses: list[Sparse] = yield from steps(text, tree, nodes)
-    return guesses
+    if isinstance(draft, BatchedDraft):
+        return (yield from draft.expanding(text, tree, nodes))
+    return draft.expand(text, tree, nodes)
 
 
 def reading(draft: object, text: I32, rows: int) -> Drafting[bool]:
@@ -34,11 +56,7 @@ def reading(draft: object, text: I32, rows: int) -> Drafting[bool]:
 
     Each call runs one pass at most. A draft without a model returns True at once.
     """
-    steps = getattr(draft, "reading", None)
-    if steps is None:
-        return True
-    done: bool = yield from steps(text, rows)
-    return done
+    return not isinstance(draft, BatchedDraft) or (yield from draft.reading(text, rows))
 
 
 def alone(drafting: Drafting[T]) -> T:

@@ -11,50 +11,25 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from edgedec.errors import CacheFullError, DeviceError
 from edgedec.runtime import loop
-from edgedec.runtime.capabilities import CertainVerifier
+from edgedec.runtime.capabilities import CertainVerifier, CompiledParts
+from edgedec.runtime.decoders.rounds import RoundSeconds
 from edgedec.runtime.loop.drafts import NO_DRAFT, DraftHandle
-from edgedec.runtime.loop.inputs import LoopInputs
+from edgedec.runtime.loop.inputs import Lender, LendingState, LoopInputs
 from edgedec.runtime.loop.rounds import MOST_NODES, MOST_ROUNDS, RoundsCall, Stop, TextRounds
 from edgedec.runtime.loop.sampling import CompiledSampling
-from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth
-from edgedec.runtime.protocols import F32, I32, Draft, Limits, Request, State, Target
+from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth, GrowthRule
+from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, State, Target, TokenTree
 
-if TYPE_CHECKING:
-    from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+__all__ = ["CompiledRound", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds"]
 
-__all__ = ["PLAIN", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds"]
-
-PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
+_PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
 _MEMORY = 8  # passes the fastest of which counts, because other processes only slow a pass down
 _WITH_GUESSES = 4  # rounds of a call after which the size of trees may change
-
-
-class LendingState(State, Protocol):
-    """A state whose rows the compiled loop writes and commits.
-
-    Members:
-        slot: the slot of its recurrent states, after ``reserve``; None: it has none.
-    """
-
-    slot: int | None
-
-    def reserve(self, rows: int) -> tuple[I32, int]:
-        """Take the room for ``rows`` new rows. Return the table of blocks, int32, and the number of blocks in it."""
-
-    def advance(self, length: int) -> None:
-        """Note that all rows up to ``length`` are written and committed."""
-
-
-class LendingTarget(Target, Protocol):
-    """A target whose passes the compiled loop can run."""
-
-    def lend(self, state: State, rows: int) -> LoopInputs | None:
-        """Return the inputs and outputs of passes of up to ``rows`` rows; None if the loop cannot use them."""
 
 
 class Together:
@@ -69,6 +44,21 @@ class Together:
         self.texts, self.call = tuple(texts), RoundsCall(library, inputs, texts)
 
 
+class CompiledRound(NamedTuple):
+    """A round that the loop has run.
+
+    Members:
+        tokens: accepted guesses, and the token after them.
+        seconds: the seconds of the round.
+        tree, outcome: the tree and its outcome; None without speculation, because then there is nothing to learn.
+    """
+
+    tokens: list[int]
+    seconds: RoundSeconds
+    tree: TokenTree | None = None
+    outcome: Outcome | None = None
+
+
 class CompiledText:
     """A text in the compiled loop.
 
@@ -76,20 +66,32 @@ class CompiledText:
         library: the library.
         request: the settings.
         text: int32 [positions + 1], the array of the text.
-        draft: the draft.
+        lender: lends the target's inputs and states.
+        draft: the draft in the library.
+        rule: the rule by which trees grow; None: the library does not grow trees as the policy does.
         nodes: nodes of the largest tree.
 
     Members:
-        request, draft: the parameters of these names. The caller checks before each call that the draft is still in use.
+        library, request, lender, draft, nodes: the parameters of these names.
         rounds: the results of the last call.
-        nodes: the parameter of this name.
         passes: seconds of the last passes.
         together: the texts of the last call, and this one.
     """
 
-    def __init__(self, library: loop.Loop, request: Request, text: I32, *, draft: DraftHandle, nodes: int) -> None:
+    def __init__(
+        self,
+        library: loop.Loop,
+        request: Request,
+        text: I32,
+        *,
+        lender: Lender,
+        draft: DraftHandle,
+        rule: GrowthRule | None,
+        nodes: int,
+    ) -> None:
         assert request.sampler is not None, "``compiled_text`` has checked it"
-        self.library, self.request, self.draft, self.nodes = library, request, draft, nodes
+        self.library, self.request, self.lender, self.draft, self.nodes = library, request, lender, draft, nodes
+        self._rule, self._text = rule, text
         self.positions, self.passes = len(text) - 1, deque[float](maxlen=_MEMORY)
         self.together: Together | None = None
         self.rounds = TextRounds(
@@ -106,6 +108,38 @@ class CompiledText:
     def pass_seconds(self) -> float:
         """Duration of a pass; infinite before the first one."""
         return min(self.passes, default=math.inf)
+
+    def has(self, draft: Draft) -> bool:
+        """Return whether ``draft`` is still this text's. A drafter may have been released, or loaded again."""
+        return _part(draft) is self.draft
+
+    def next_rounds(self, state: State, length: int, size: Limits, accept: F32) -> NextRounds | None:
+        """Return the next rounds after ``length`` tokens, with trees of ``size``; None if the loop cannot run them."""
+        lent = self.lender.own(state)
+        if lent is None:
+            return None
+        if not size.depth:
+            return NextRounds(self, lent, length, 1, 0, _PLAIN)
+        growth = None if self._rule is None else self._rule(self.draft, size, accept)
+        if growth is None:
+            return None
+        return NextRounds(self, lent, length, size.nodes, min(size.depth, size.nodes - 1), growth)
+
+    def results(self, done: DoneRounds, length: int) -> Iterator[CompiledRound]:
+        """Yield the rounds of the last call after ``length`` tokens. Without speculation they have no tree."""
+        rounds, (count, device), speculates = self.rounds, done, self.draft is not NO_DRAFT
+        draft, verify = rounds.draft_seconds[:count].tolist(), rounds.verify_seconds[:count].tolist()
+        commit, paths = rounds.commit_seconds[:count].tolist(), rounds.path_sizes[:count].tolist()
+        ids = self._text[length : length + sum(paths)].tolist()
+        begin = 0
+        for at, (size, path) in enumerate(zip(rounds.tree_sizes[:count].tolist(), paths, strict=True)):
+            tokens, begin = ids[begin : begin + path], begin + path
+            seconds = RoundSeconds(draft=draft[at], device=device[at], verify=verify[at], commit=commit[at])
+            if not speculates:  # a tree and an outcome would take time
+                yield CompiledRound(tokens, seconds)
+                continue
+            tree = TokenTree(tokens=rounds.tokens[at, :size], parents=rounds.parents[at, :size], draft={})
+            yield CompiledRound(tokens, seconds, tree, Outcome(path=rounds.path[at, :path], next_token=tokens[-1]))
 
 
 class NextRounds(NamedTuple):
@@ -152,18 +186,17 @@ class DoneRounds(NamedTuple):
     seconds: list[float]
 
 
-def run_rounds(target: Target, plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | None:
-    """Run rounds of all texts. The result is None if the loop cannot run them.
+def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | None:
+    """Run rounds of all texts, which have one target. The result is None if the loop cannot run them.
 
     Raises:
         DeviceError: the target failed.
         CacheFullError: the shared cache has no room for a pass.
     """
-    lender = cast("LendingTarget", target)  # ``compiled_text`` has checked it
     lead = plans[0].text
+    inputs = lead.lender.inputs
     rows = lead.nodes if len(plans) == 1 else sum([plan.nodes for plan in plans])
-    inputs = lender.lend(plans[0].state, rows)
-    if inputs is None:
+    if rows > inputs.arguments.rows:
         return None
     together, rounds = _together(inputs, plans), _rounds(plans)
     _reserve(plans, rounds)
@@ -253,7 +286,7 @@ def _results(together: Together, plans: Sequence[NextRounds], count: int) -> lis
             results.append(DeviceError(f"the compiled loop could not commit rows of the cache: {why}"))
         else:
             results.append(DoneRounds(0, []))
-    if count or any(isinstance(it, Exception) for it in results):
+    if count or any(isinstance(result, Exception) for result in results):
         return results  # after rounds that have finished, the next call meets a failure of the target again
     if plans[0].text.rounds.arguments.stop == Stop.FAILED:
         pasts = ", ".join(str(plan.length - 1) for plan in plans)
@@ -271,23 +304,35 @@ def _no_token(request: Request, logits: F32, row: int) -> Exception:
     return DeviceError(f"row {row} of a pass has no likeliest token; run `edgedec doctor`")
 
 
-def compiled_text(
-    decoder: AutoregressiveDecoder, request: Request, draft: Draft, limits: Limits, text: I32
-) -> CompiledText | None:
-    """Return a text in the compiled loop; None if a part of its rounds is not compiled, or without the library."""
-    target, nodes = decoder.target, min(limits.nodes, request.tree_nodes or limits.nodes) if limits.depth else 1
-    handle = getattr(draft, "compiled", None) if limits.depth else NO_DRAFT
+def compiled_text(target: Target, request: Request, draft: Draft, limits: Limits, text: I32) -> CompiledText | None:
+    """Return a text in the compiled loop; None if a part of its rounds is not compiled, or without the library.
+
+    Args:
+        target: the target of the rounds.
+        request: the settings, with the policy and the verifier.
+        draft: the draft.
+        limits: bounds of the run; without speculation the depth is 0.
+        text: int32 [positions + 1], the array of the text.
+    """
+    nodes = min(limits.nodes, request.tree_nodes or limits.nodes) if limits.depth else 1
+    lender: Lender | None = _part(target)
+    handle: DraftHandle | None = _part(draft) if limits.depth else NO_DRAFT
     if (
         request.sampler is None
         or request.logprobs is not None
         or request.top_k
-        or not getattr(request.verifier, "compiled", False)
+        or not _part(request.verifier)
         or (isinstance(request.verifier, CertainVerifier) and not request.greedy)
         or handle is None
-        or decoder.overlaps
+        or lender is None
         or nodes > MOST_NODES
-        or getattr(type(target), "lend", None) is None  # a wrapper's class has no such method, so it sees every pass
         or (library := loop.load()) is None
     ):
         return None
-    return CompiledText(library, request, text, draft=handle, nodes=nodes)
+    rule: GrowthRule | None = _part(request.policy)
+    return CompiledText(library, request, text, lender=lender, draft=handle, rule=rule, nodes=nodes)
+
+
+def _part(part: object) -> Any:
+    """Return what the loop takes in the place of a part of a round; None if it knows none."""
+    return part.compiled if isinstance(part, CompiledParts) else None

@@ -74,26 +74,11 @@ class Phase:
 
 
 class RoundClock:
-    """The phases of a round. Time outside of them, such as waiting for a pass, is not counted.
-
-    Phases that follow one another are measured with ``begin`` and ``end``, which read the clock once for each of them.
-    """
+    """The phases of a round. Time outside of them, such as waiting for a pass, is not counted."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._since = 0.0
         self.reading, self.drafting, self.ahead = Phase(clock), Phase(clock), Phase(clock)
         self.verifying, self.committing, self.observing = Phase(clock), Phase(clock), Phase(clock)
-
-    def begin(self) -> None:
-        """Begin a phase."""
-        self._since = self._clock()
-
-    def end(self, phase: Phase) -> None:
-        """Add the time since ``begin``, or since the last ``end``, to a phase, and begin the next one."""
-        now = self._clock()
-        phase.seconds += now - self._since
-        self._since = now
 
     def take(self, pass_seconds: float, state: State) -> RoundSeconds:
         """Return the seconds of the round that ends now and start the next round."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.drafters._text import NOTHING
-from edgedec.runtime.drafting import alone, expanding, reading
+from edgedec.runtime.drafting import BatchedDraft, expanding, reading
 from edgedec.runtime.loop.drafts import DraftHandle
 from edgedec.runtime.protocols import (
     I32,
@@ -91,7 +92,7 @@ class ReleasingDrafter:
         self._drafter = drafter
 
 
-class _ReleasingDraft:
+class _ReleasingDraft(BatchedDraft, CompiledParts[DraftHandle]):
     """A draft that makes no guesses while ``inner`` is None."""
 
     def __init__(self, target: TargetInfo, limits: Limits, cost: CostModel) -> None:
@@ -103,16 +104,8 @@ class _ReleasingDraft:
 
     @property
     def compiled(self) -> DraftHandle | None:
-        """Address of the compiled draft; None if it is not compiled, or released."""
-        return getattr(self.inner, "compiled", None)
-
-    @property
-    def certain(self) -> bool:
-        """True if a compiled draft has at most one guess after a node."""
-        return bool(getattr(self.inner, "certain", False))
-
-    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        return alone(self.expanding(text, tree, nodes))
+        """The compiled draft; None if it is not compiled, or released."""
+        return self.inner.compiled if isinstance(self.inner, CompiledParts) else None
 
     def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         if self.inner is None:

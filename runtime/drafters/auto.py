@@ -25,10 +25,11 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.host.rate_limit import RateLimitedLog
 from edgedec.memory.plan import MemoryUse
 from edgedec.runtime.base.median import median
+from edgedec.runtime.capabilities import FilingDrafter
 from edgedec.runtime.drafters import copy, model, ngram, stand
 from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.drafters._text import Confirmed
-from edgedec.runtime.drafting import alone, expanding, reading
+from edgedec.runtime.drafting import BatchedDraft, expanding, reading
 from edgedec.runtime.protocols import (
     I32,
     Bytes,
@@ -86,7 +87,7 @@ class _RoundChoice:
     guesses: dict[str, int] = field(default_factory=dict)  # name -> likeliest token
 
 
-class _AutoDraft:
+class _AutoDraft(BatchedDraft):
     def __init__(self, candidates: Sequence[_Candidate], limits: Limits, cost: CostModel) -> None:
         self._candidates, self._depth, self._cost = candidates, limits.depth, cost
         self._confirmed = Confirmed(window=16, slack=limits.depth + 1)
@@ -95,9 +96,6 @@ class _AutoDraft:
         self._past = 0
         self._log = RateLimitedLog(_LOG)
         self._logged: str | None = None  # name of the drafter in the last log message
-
-    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        return alone(self.expanding(text, tree, nodes))
 
     def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         self._confirmed.meet(text)
@@ -202,7 +200,7 @@ class _AutoDraft:
         self._ahead = None
 
 
-class _AutoDrafter:
+class _AutoDrafter(FilingDrafter):
     def __init__(self, drafters: dict[str, Drafter]) -> None:
         self._drafters = drafters
         self.taps: tuple[str, ...] = tuple(dict.fromkeys(tap for one in drafters.values() for tap in one.taps))

@@ -25,9 +25,9 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.families import context_size
 from edgedec.memory.plan import MemoryUse
-from edgedec.runtime.capabilities import SnapshotState
+from edgedec.runtime.capabilities import FilingDrafter, SnapshotState
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
-from edgedec.runtime.drafting import alone
+from edgedec.runtime.drafting import BatchedDraft
 from edgedec.runtime.model_graph import is_recurrent
 from edgedec.runtime.protocols import (
     F32,
@@ -61,7 +61,7 @@ _NODE_BYTES = 512  # bytes of the Python objects for a node of a tree
 _SNAPSHOTS = 2  # snapshots of the recurrent states of a text: after it, and after the last chunk that was read
 
 
-class _ModelDraft:
+class _ModelDraft(BatchedDraft):
     """A draft model with a cache for one text.
 
     It makes no guess after an id that the tokenizer does not have (prompt embeddings, padding of the vocabulary), nor at or
@@ -85,16 +85,12 @@ class _ModelDraft:
         # Lengths at which the draft keeps a snapshot of recurrent states: of the text, and of the last chunk that was read.
         self._text_kept = self._chunk_kept = 0
 
-    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         """Return the distribution after each node, renormalized over its 16 likeliest tokens; empty without a guess.
 
         Raises:
             DeviceError: the draft computed NaN or infinity.
         """
-        return alone(self.expanding(text, tree, nodes))
-
-    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
-        """Return what ``expand`` returns."""
         tokens, parents, requested = tree.tokens.tolist(), tree.parents.tolist(), nodes.tolist()
         past = len(text) - 1
         depths = self._depths(tokens, parents)
@@ -290,7 +286,7 @@ def _largest(row: F32, count: int) -> NDArray[np.int64]:
     return best
 
 
-class _ModelDrafter:
+class _ModelDrafter(FilingDrafter):
     """A drafter that loads the weights in the first ``open``, and again only for different limits."""
 
     taps: tuple[str, ...] = ()

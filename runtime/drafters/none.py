@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.runtime.loop.drafts import NO_DRAFT
+from edgedec.runtime.capabilities import CompiledParts
+from edgedec.runtime.loop.drafts import NO_DRAFT, DraftHandle
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
 
 __all__ = ["create"]
 
 
-class _NoDraft:
-    compiled, certain = NO_DRAFT, True
+class _NoDraft(CompiledParts[DraftHandle]):
+    compiled = NO_DRAFT
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         return [Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32)) for _ in nodes]

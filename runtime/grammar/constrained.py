@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.drafting import alone, expanding
+from edgedec.runtime.drafting import BatchedDraft, expanding
 from edgedec.runtime.grammar.constraint import Bools
 from edgedec.runtime.grammar.reasoning import AnswerMasks
 from edgedec.runtime.protocols import (
@@ -89,13 +89,9 @@ class ConstrainedPolicy:
         return self.policy.grow(_ConstrainedDraft(draft, self.constraint), text, limits, cost, accept)
 
 
-class _ConstrainedDraft:
+class _ConstrainedDraft(BatchedDraft):
     def __init__(self, draft: Draft, constraint: AnswerMasks) -> None:
         self._draft, self._constraint = draft, constraint
-
-    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        """Return the guesses of ``expanding``."""
-        return alone(self.expanding(text, tree, nodes))
 
     def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         """Return the draft's distributions without tokens that the grammar forbids, or the token that it requires."""

@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 
 from edgedec.runtime import loop
+from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TargetInfo, TokenTree
 from edgedec.runtime.sampling.target_top import TOP_IDS, TOP_PROBS
 
@@ -35,36 +36,36 @@ class DraftHandle:
 
     Parameters:
         address: the address; 0: the draft makes no guesses, in the library and in Python.
-    """
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-
-
-NO_DRAFT = DraftHandle(0)
-
-
-class CompiledDraft:
-    """A draft of the library.
-
-    Members:
-        compiled: its address.
         certain: True if it has at most one guess after a node.
     """
 
+    def __init__(self, address: int, *, certain: bool) -> None:
+        self.address, self.certain = address, certain
+
+
+NO_DRAFT = DraftHandle(0, certain=True)
+
+
+class CompiledDraft(CompiledParts[DraftHandle]):
+    """A draft of the library."""
+
     def __init__(self, library: loop.Loop, name: str, target: TargetInfo, limits: Limits, size: int) -> None:
         self.vocab, self.limits, self._library = target.vocab, limits, library
-        self.certain = name in _CERTAIN
         handle = library.function("edgedec_loop_draft_open")(_KINDS.index(name), target.vocab, size, limits.depth)
         if handle is None:
             library.check(-1)
-        self.compiled = DraftHandle(handle)
-        weakref.finalize(self.compiled, library.function("edgedec_loop_draft_close"), handle)
+        self._handle = DraftHandle(handle, certain=name in _CERTAIN)
+        weakref.finalize(self._handle, library.function("edgedec_loop_draft_close"), handle)
         self._expand = library.function("edgedec_loop_draft_expand")
         nodes = max(1, limits.nodes)
         self._ids, self._probs = np.empty((nodes, _MOST), np.int32), np.empty((nodes, _MOST), np.float32)
         self._sizes = np.empty(nodes, np.int32)
         self._results = tuple(array.ctypes.data for array in (self._ids, self._probs, self._sizes))
+
+    @property
+    def compiled(self) -> DraftHandle:
+        """The draft in the library."""
+        return self._handle
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         """Return the distribution after each node; it sums to 1, or is empty where there is no guess.
@@ -84,7 +85,7 @@ class CompiledDraft:
             raise ValueError("a tree has as many parents as tokens")
         self._library.check(
             self._expand(
-                *(self.compiled.address, words, len(text)),
+                *(self._handle.address, words, len(text)),
                 *(tokens, parents, len(arrays[1]), places, len(nodes)),
                 *self._results,
             )
@@ -106,6 +107,6 @@ class CompiledDraft:
         width = arrays[0].shape[1] if arrays else 0
         self._library.call(
             "edgedec_loop_draft_observe",
-            *(self.compiled.address, accepted.ctypes.data, len(accepted), outcome.next_token),
+            *(self._handle.address, accepted.ctypes.data, len(accepted), outcome.next_token),
             *(*(addresses or [None, None]), width),
         )

@@ -1,4 +1,4 @@
-"""A target's own inputs and outputs, which the compiled loop writes and reads itself."""
+"""The inputs, outputs and states that a target lends to the compiled loop, which writes and reads them itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import ctypes
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
+from typing import Protocol
 
-from edgedec.runtime.protocols import F32
+from edgedec.runtime.protocols import F32, I32, State
 
-__all__ = ["RUN", "STORED", "LoopInputs", "TargetArguments", "members"]
+__all__ = ["RUN", "STORED", "Lender", "LendingState", "LoopInputs", "TargetArguments", "members"]
 
 # Types of an embedding, the values of ``Stored`` of rounds.hpp; uint8 are the codes of a ternary one.
 STORED = ("int8", "float32", "bfloat16", "float16", "uint8")
@@ -40,7 +41,7 @@ class TargetArguments(ctypes.Structure):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopInputs:
-    """The inputs and outputs of passes of up to a number of rows.
+    """The inputs and outputs of passes of up to ``arguments.rows`` rows.
 
     Members:
         arguments: the inputs and outputs.
@@ -55,3 +56,30 @@ class LoopInputs:
     move_error: Callable[[], str]
     logits: F32
     alive: tuple[object, ...] = ()
+
+
+class LendingState(State, Protocol):
+    """A state whose rows the compiled loop writes and commits.
+
+    Members:
+        slot: the slot of its recurrent states, after ``reserve``; None: it has none.
+    """
+
+    slot: int | None
+
+    def reserve(self, rows: int) -> tuple[I32, int]:
+        """Take the room for ``rows`` new rows. Return the table of blocks, int32, and the number of blocks in it."""
+
+    def advance(self, length: int) -> None:
+        """Note that all rows up to ``length`` are written and committed."""
+
+
+class Lender(Protocol):
+    """The object that the compiled loop takes in the place of a target, because it runs the passes itself."""
+
+    @property
+    def inputs(self) -> LoopInputs:
+        """The inputs and outputs of passes, always the same object."""
+
+    def own(self, state: State) -> LendingState | None:
+        """Return the state of a sequence; None if it is not one of this target."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["BEST_FIRST", "CHAIN", "LEVELS", "CompiledGrowth"]
+from edgedec.runtime.loop.drafts import DraftHandle
+from edgedec.runtime.protocols import F32, Limits
+
+__all__ = ["BEST_FIRST", "CHAIN", "LEVELS", "CompiledGrowth", "GrowthRule", "always"]
 
 CHAIN, LEVELS, BEST_FIRST = range(3)  # values of ``Policy`` of trees.hpp
 
@@ -19,3 +23,12 @@ class CompiledGrowth(NamedTuple):
 
     policy: int
     levels: tuple[tuple[int, ...], ...] = ()
+
+
+# (draft, limits of the tree, acceptance as in ``TreePolicy``) -> the growth; None: the library does not grow such a tree.
+GrowthRule = Callable[[DraftHandle, Limits, F32], CompiledGrowth | None]
+
+
+def always(growth: CompiledGrowth) -> GrowthRule:
+    """Return the rule of a policy that grows every tree alike."""
+    return lambda draft, limits, accept: growth

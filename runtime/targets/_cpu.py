@@ -10,17 +10,15 @@ after that this module allocates nothing in a pass. The library of the operators
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError, UsageError
 from edgedec.graph.graph import Graph
 from edgedec.graph.ops import Linear
-from edgedec.memory.heap import freed_blocks_go_back, trim_heap, use_small_pages
+from edgedec.memory.heap import freed_blocks_go_back, trim_heap
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
@@ -30,32 +28,31 @@ from edgedec.runtime.base.cores import physical_cores
 from edgedec.runtime.base.key_counts import KeyCounts
 from edgedec.runtime.cache.arena import ArenaState, CacheArena, RecurrentArenaState
 from edgedec.runtime.cache.slots import RecurrentSlots
+from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.rows.recurrent import RecurrentBuffer
 from edgedec.runtime.kernels.sessions.session import RESULTS, ROWS, WORDS, KernelSession, Memory
 from edgedec.runtime.kernels.weights.huge_pages import FileReader
 from edgedec.runtime.kernels.weights.weight_stream import WeightStream
-from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
-from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.protocols import F32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import recurrent_slots, run_rows
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
 from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
-from edgedec.runtime.targets._lending import Lent, lend
-from edgedec.runtime.targets._pass_arrays import PassArrays
+from edgedec.runtime.targets._lending import CpuLender
+from edgedec.runtime.targets._pass_arrays import PassArrays, PassBuffers
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.schemes import FloatScheme
 
 __all__ = ["CpuTarget"]
 
-_BINDINGS = 96  # sizes of passes whose arrays are kept, as many as ``kMostBindings`` of onnxruntime.cpp
 _COUNTED = (  # fields of ``KeyCounts`` in the order of the kernels
     *("seen", "read", "read_bytes", "again", "hits"),
     *("kept", "fetched", "fetched_bytes"),
 )
 
 
-class CpuTarget:
+class CpuTarget(CompiledParts[CpuLender]):
     """A bundle in one session of the project's own operators.
 
     Passes that are submitted together run together, as long as their rows fit into one run. ``logits`` and ``taps`` of a
@@ -93,14 +90,13 @@ class CpuTarget:
         self._arena = CacheArena(kernels, self._layout, limits.positions, slots)
         self._layout = self._arena.buffer.layout  # with the store of values in a file
         self.embedding = bundle.row_reader(embedding_name(self.graph))
-        vocab, self._width = self.graph.weights[embedding_name(self.graph)].shape
+        vocab, width = self.graph.weights[embedding_name(self.graph)].shape
         self.stream: WeightStream | None = None
         self._files = FileReader()  # no operator reads weights before the first run
         try:
             self._session = self._open(threads)
         finally:
             self._files.finish()
-        self._row_taps = {name for name in taps if self.graph.values[name].shape[0] == "n"}  # others: rows with logits
         self.info = TargetInfo(
             vocab=vocab,
             tokenizer_hash=bundle.tokenizer_hash,
@@ -111,17 +107,17 @@ class CpuTarget:
             kernel=kernels.code_path,
             block_rows=BLOCK_ROWS,
         )
-        self._sequences = np.zeros((self._rows, 2), np.int64)  # rows and committed rows of each sequence of a run
-        self._tables = np.zeros((len(self._layout.kinds), self._rows * blocks_of(limits.positions)), np.int32)
-        self._slots = np.zeros(self._rows, np.int64)  # slot of each sequence of a run, if states are recurrent
-        self._positions = np.zeros(self._rows, np.int64)
-        self._result_rows = np.zeros(self._rows, np.int64)
-        self._visible = np.zeros(self._rows * mask_words(self._rows), np.uint64)
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))  # its beginning is that of fewer rows
-        self._floats = self._float_buffers()
+        shapes = {name: self.graph.values[name].shape for name in taps}
+        self._buffers = PassBuffers(
+            self._rows,
+            kinds=len(self._layout.kinds),
+            entries=self._rows * blocks_of(limits.positions),
+            widths={"embed": width, "logits": vocab, **{name: int(shape[1]) for name, shape in shapes.items()}},
+            row_taps={name for name, shape in shapes.items() if shape[0] == "n"},
+        )
         self._bind()
-        self._bound: dict[tuple[int, int], PassArrays] = {}
-        self._lent: Lent | None = None
+        self._lender = CpuLender(kernels, self._session, self._buffers, self.embedding, self._arena, limits.positions)
 
     def _float_weight(self, name: str) -> F32:
         return self.bundle.weight(name).dense()
@@ -218,55 +214,20 @@ class CpuTarget:
                 results[number] = result if run is runs[-1] else _copied(result)
         return FinishedTicket([results[number] for number in range(len(passes))])
 
-    def lend(self, state: State, rows: int) -> LoopInputs | None:
-        """Return the inputs and outputs of passes of 1 to ``rows`` rows, for the compiled loop.
-
-        The result is None if the loop cannot use them, because the sequence is not one of this target.
-        """
-        if not isinstance(state, ArenaState) or state.arena is not self._arena or rows > self._rows:
-            return None
-        if self._lent is None or not self._lent.fits(self, rows):
-            self._lent = lend(self, rows)
-        return self._lent.inputs
-
-    def run_inputs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], I32, NDArray[np.int64]]:
-        """Return the inputs of a run that the compiled loop writes besides ``PassArrays``.
-
-        They are the rows with results, int64 [rows]; rows and committed rows of each sequence, int64 [rows, 2]; the
-        tables of all sequences, int32 [kinds, entries]; and the slot of each sequence, int64 [rows].
-        """
-        return self._result_rows, self._sequences, self._tables, self._slots
-
     @property
     def session(self) -> KernelSession:
         """The session that runs passes."""
         return self._session
 
-    def commit_arguments(self) -> dict[str, Any]:
-        """Return the functions that commit rows of the cache and their arguments, by their names in the compiled loop."""
-        slots = self._arena.slots
-        return self._arena.buffer.move_arguments() | ({} if slots is None else slots.buffer.commit_arguments())
-
     @property
-    def move_error(self) -> Callable[[], str]:
-        """A function that returns the message of the last failed move of rows in its thread. It does not hold the target."""
-        kernels = self._kernels
-        return lambda: kernels.error
+    def compiled(self) -> CpuLender:
+        """The object that lends its inputs and states to the compiled loop."""
+        return self._lender
 
     @property
     def threads(self) -> int:
         """Number of threads of a pass; 0: one for each core."""
         return self._threads
-
-    @property
-    def cache(self) -> NDArray[np.uint8]:
-        """The keys and values of all sequences."""
-        return self._arena.buffer.cache
-
-    @property
-    def recurrent(self) -> RecurrentBuffer | None:
-        """The recurrent states of all sequences; None: the model has none."""
-        return None if self._arena.slots is None else self._arena.slots.buffer
 
     def run(self, arrays: PassArrays) -> None:
         """Run a pass whose inputs are set."""
@@ -303,7 +264,7 @@ class CpuTarget:
     def _run_one(self, state: ArenaState, work: Pass) -> PassResult:
         """Run a pass alone. It is written apart from ``_run`` because its time is a part of each token's."""
         began = time.perf_counter()
-        arrays = self.bind(len(work.ids), _result_rows(work))
+        arrays = self._buffers.bind(len(work.ids), _result_rows(work))
         self._fill(arrays, state, work)
         self._run_session(arrays, (state,))
         return self._result(arrays, state, work, began)
@@ -311,7 +272,9 @@ class CpuTarget:
     def _run(self, passes: Sequence[tuple[ArenaState, Pass]]) -> list[PassResult]:
         """Run passes together and return their results."""
         began = time.perf_counter()
-        arrays = self.bind(sum(len(work.ids) for _, work in passes), sum(_result_rows(work) for _, work in passes))
+        arrays = self._buffers.bind(
+            sum(len(work.ids) for _, work in passes), sum(_result_rows(work) for _, work in passes)
+        )
         parts: list[PassArrays] = []
         row = result = block = 0
         for at, (state, work) in enumerate(passes):
@@ -339,13 +302,13 @@ class CpuTarget:
             np.add(work.logits, row, out=part.rows)
         words = mask_words(n)
         part.visible[:, :words] = self._causal[:n, :words] if work.visible is None else work.visible
-        self._sequences[at, 0], self._sequences[at, 1] = n, state.length
+        self._buffers.sequences[at, 0], self._buffers.sequences[at, 1] = n, state.length
         if isinstance(state, RecurrentArenaState):
             assert state.slot is not None  # ``submit`` has reserved it
             state.visible = work.visible
-            self._slots[at] = state.slot
+            self._buffers.slots[at] = state.slot
         blocks = blocks_of(state.length + n)  # it may hold more after a wider pass that was not committed
-        self._tables[:, block : block + blocks] = state.table[:, :blocks]
+        self._buffers.tables[:, block : block + blocks] = state.table[:, :blocks]
         return blocks
 
     def _run_session(self, arrays: PassArrays, states: Sequence[ArenaState]) -> None:
@@ -369,56 +332,26 @@ class CpuTarget:
         self.embedding.rows(np.maximum(work.ids, 0), out)
         out[from_embeds] = work.embeds[-work.ids[from_embeds] - 1]
 
-    def _float_buffers(self) -> dict[str, F32]:
-        """Return buffers of floats for the widest pass. Pages that no pass has reached take no memory."""
-        shapes: dict[str, tuple[int | str, ...]] = {name: self.graph.values[name].shape for name in self._taps}
-        widths = {"embed": self._width, "logits": self.info.vocab} | {name: shape[1] for name, shape in shapes.items()}
-        buffers = dict[str, F32]()
-        for name, width in widths.items():
-            assert isinstance(width, int)
-            buffers[name] = np.empty((self._rows, width), np.float32)
-            use_small_pages(buffers[name])
-        return buffers
-
     def _bind(self) -> None:
         """Let the session read and write the buffers."""
-        cache = self._arena.buffer.cache
+        buffers, cache, floats = self._buffers, self._arena.buffer.cache, self._buffers.floats
         inputs = {
-            "embed": Memory(self._floats["embed"], (1, ROWS, self._width)),
-            "positions": Memory(self._positions, (1, ROWS)),
-            "rows": Memory(self._result_rows, (RESULTS,)),
-            "visible": Memory(self._visible.view(np.int64), (ROWS, WORDS)),
-            "sequences": Memory(self._sequences, self._sequences.shape),
-            "blocks": Memory(self._tables, self._tables.shape),
+            "embed": Memory(floats["embed"], (1, ROWS, floats["embed"].shape[1])),
+            "positions": Memory(buffers.positions, (1, ROWS)),
+            "rows": Memory(buffers.result_rows, (RESULTS,)),
+            "visible": Memory(buffers.visible.view(np.int64), (ROWS, WORDS)),
+            "sequences": Memory(buffers.sequences, buffers.sequences.shape),
+            "blocks": Memory(buffers.tables, buffers.tables.shape),
             "cache": Memory(cache, cache.shape),
         }
         if self._arena.slots is not None:
             states = self._arena.slots.buffer.memory
-            inputs |= {"slots": Memory(self._slots, self._slots.shape), "states": Memory(states, states.shape)}
-        outputs = {f"out.{self.graph.outputs[0]}": Memory(self._floats["logits"], (1, RESULTS, self.info.vocab))}
+            inputs |= {"slots": Memory(buffers.slots, buffers.slots.shape), "states": Memory(states, states.shape)}
+        outputs = {f"out.{self.graph.outputs[0]}": Memory(floats["logits"], (1, RESULTS, self.info.vocab))}
         for name in self._taps:
-            array = self._floats[name]
-            outputs[f"out.{name}"] = Memory(array, (1, ROWS if name in self._row_taps else RESULTS, array.shape[1]))
+            rows = ROWS if name in buffers.row_taps else RESULTS
+            outputs[f"out.{name}"] = Memory(floats[name], (1, rows, floats[name].shape[1]))
         self._session.bind(inputs, outputs)
-
-    def bind(self, n: int, r: int) -> PassArrays:
-        """Return the inputs and outputs of passes of ``n`` rows with ``r`` rows of logits."""
-        if (n, r) in self._bound:
-            return self._bound[n, r]
-        taps = {name: self._floats[name][: n if name in self._row_taps else r] for name in self._taps}
-        arrays = PassArrays(
-            embed=self._floats["embed"][:n],
-            positions=self._positions[:n],
-            rows=self._result_rows[:r],
-            visible=self._visible[: n * mask_words(n)].reshape(n, -1),
-            logits=self._floats["logits"][:r],
-            row_taps={name: values for name, values in taps.items() if name in self._row_taps},
-            taps={name: values for name, values in taps.items() if name not in self._row_taps},
-        )
-        if len(self._bound) == _BINDINGS:
-            del self._bound[next(iter(self._bound))]
-        self._bound[n, r] = arrays
-        return arrays
 
 
 def _result_rows(work: Pass) -> int:

@@ -2,39 +2,89 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 from numpy.typing import NDArray
 
-from edgedec.bundle.row_reader import StoredRows
+from edgedec.bundle.row_reader import RowReader, StoredRows
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
+from edgedec.runtime.cache.arena import ArenaState, CacheArena
+from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.sessions.session import KernelSession
 from edgedec.runtime.loop.inputs import RUN, STORED, LoopInputs, TargetArguments
+from edgedec.runtime.protocols import State
+from edgedec.runtime.targets._pass_arrays import PassBuffers
 
-if TYPE_CHECKING:
-    from edgedec.runtime.targets._cpu import CpuTarget
-    from edgedec.runtime.targets._pass_arrays import PassArrays
-
-__all__ = ["Lent", "lend"]
+__all__ = ["CpuLender"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lent:
-    """Inputs and outputs that were lent. They are valid until a larger pass replaces the target's buffers.
+class CpuLender:
+    """Lends a CPU target's inputs and states to the compiled loop. It does not hold the target, so that this is freed.
 
-    Members:
-        inputs: the inputs and outputs.
-        arrays: arrays of the largest pass.
-        rows: rows of the largest pass.
+    Parameters:
+        kernels: the library of the operators.
+        session: runs the passes.
+        buffers: inputs and outputs of the session.
+        embedding: rows of the embedding.
+        arena: the cache of all sequences.
+        positions: rows of the cache of one sequence.
     """
 
-    inputs: LoopInputs
-    arrays: PassArrays
-    rows: int
+    def __init__(
+        self,
+        kernels: Kernels,
+        session: KernelSession,
+        buffers: PassBuffers,
+        embedding: RowReader,
+        arena: CacheArena,
+        positions: int,
+    ) -> None:
+        self._kernels, self._session, self._buffers = kernels, session, buffers
+        self._embedding, self._arena, self._positions = embedding, arena, positions
 
-    def fits(self, target: CpuTarget, rows: int) -> bool:
-        """Return whether a pass of ``rows`` rows still uses these buffers."""
-        return rows <= self.rows and target.bind(self.rows, self.rows) is self.arrays
+    def own(self, state: State) -> ArenaState | None:
+        """Return the state of a sequence; None if it is not one of this target."""
+        return state if isinstance(state, ArenaState) and state.arena is self._arena else None
+
+    @cached_property
+    def inputs(self) -> LoopInputs:
+        """The inputs and outputs of passes."""
+        embedding, buffers, session = self._embedding.stored_rows(), self._buffers, self._session
+        cache, slots, kernels = self._arena.buffer, self._arena.slots, self._kernels
+        embed, logits = buffers.floats["embed"], buffers.floats["logits"]
+        arrays: dict[str, NDArray[Any]] = {
+            "embed": embed,
+            "row_positions": buffers.positions,
+            "result_rows": buffers.result_rows,
+            "visible": buffers.visible,
+            "sequences": buffers.sequences,
+            "table": buffers.tables,
+            "logits": logits,
+            "slots": buffers.slots,
+        }
+        arguments = TargetArguments(
+            **{name: array.ctypes.data for name, array in arrays.items()},
+            **cache.move_arguments(),
+            **({} if slots is None else slots.buffer.commit_arguments()),
+            width=embed.shape[1],
+            vocab=logits.shape[1],
+            rows=len(embed),
+            run=RUN(session.run_function),
+            session=session.address,
+            **_embedding_arguments(embedding, embed.shape[1]),
+            block_rows=BLOCK_ROWS,
+            kinds=len(buffers.tables),
+            table_stride=buffers.tables.shape[1],
+            block_stride=blocks_of(self._positions),
+        )
+        return LoopInputs(
+            arguments=arguments,
+            pass_error=lambda: session.error,
+            move_error=lambda: kernels.error,
+            logits=logits,
+            alive=(*arrays.values(), embedding, cache.cache, slots, session),
+        )
 
 
 def _embedding_arguments(embedding: StoredRows, width: int) -> dict[str, Any]:
@@ -56,42 +106,3 @@ def _embedding_arguments(embedding: StoredRows, width: int) -> dict[str, Any]:
         "half_scales": scheme.half_scales,
         "scales_offset": embedding.scales_offset,
     }
-
-
-def lend(target: CpuTarget, rows: int) -> Lent:
-    """Lend the inputs and outputs of passes of up to ``rows`` rows."""
-    embedding = target.embedding.stored_rows()
-    arrays, session = target.bind(rows, rows), target.session
-    result_rows, sequences, tables, slots = target.run_inputs()
-    buffers: dict[str, NDArray[Any]] = {
-        "embed": arrays.embed,
-        "row_positions": arrays.positions,
-        "result_rows": result_rows,
-        "visible": arrays.visible,
-        "sequences": sequences,
-        "table": tables,
-        "logits": arrays.logits,
-        "slots": slots,
-    }
-    arguments = TargetArguments(
-        **{name: array.ctypes.data for name, array in buffers.items()},
-        **target.commit_arguments(),
-        width=arrays.embed.shape[1],
-        vocab=arrays.logits.shape[1],
-        rows=rows,
-        run=RUN(session.run_function),
-        session=session.address,
-        **_embedding_arguments(embedding, arrays.embed.shape[1]),
-        block_rows=BLOCK_ROWS,
-        kinds=len(tables),
-        table_stride=tables.shape[1],
-        block_stride=blocks_of(target.limits.positions),
-    )
-    inputs = LoopInputs(
-        arguments=arguments,
-        pass_error=lambda: session.error,
-        move_error=target.move_error,
-        logits=arrays.logits,
-        alive=(*buffers.values(), embedding, target.cache, target.recurrent, session),
-    )
-    return Lent(inputs=inputs, arrays=arrays, rows=rows)

@@ -1,16 +1,20 @@
-"""Arrays of a pass on the CPU: the inputs and outputs to which the kernels are bound."""
+"""The inputs and outputs of passes on the CPU, to which the kernels are bound."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.runtime.protocols import F32
+from edgedec.memory.heap import use_small_pages
+from edgedec.runtime.protocols import F32, I32
+from edgedec.runtime.targets._cpu_footprint import mask_words
 
-__all__ = ["PassArrays"]
+__all__ = ["PassArrays", "PassBuffers"]
+
+_BINDINGS = 96  # sizes of passes whose arrays are kept, as many as ``kMostBindings`` of onnxruntime.cpp
 
 
 class PassArrays(NamedTuple):
@@ -35,3 +39,53 @@ class PassArrays(NamedTuple):
             row_taps={name: values[row:end] for name, values in self.row_taps.items()} if self.row_taps else {},
             taps={name: values[result:stop] for name, values in self.taps.items()} if self.taps else {},
         )
+
+
+class PassBuffers:
+    """The buffers of a run, and the arrays of passes, which are views of them.
+
+    Parameters:
+        rows: rows of the widest run.
+        kinds, entries: shape of the tables.
+        widths: name -> width of the buffers of floats: "embed", "logits" and the taps.
+        row_taps: names of the taps that have a value for each row; others have one for each row with logits.
+
+    Members:
+        row_taps: the parameter of this name.
+        sequences: rows and committed rows of each sequence of a run, int64 [rows, 2].
+        tables: tables of all sequences, int32 [kinds, entries].
+        slots: slot of each sequence, if states are recurrent, int64 [rows].
+        positions, result_rows, visible: the inputs of these names, ``rows`` and ``visible`` of ``PassArrays``.
+        floats: name -> float32 [rows, width].
+    """
+
+    def __init__(self, rows: int, *, kinds: int, entries: int, widths: Mapping[str, int], row_taps: Set[str]) -> None:
+        self.row_taps = row_taps
+        self.sequences = np.zeros((rows, 2), np.int64)
+        self.tables: I32 = np.zeros((kinds, entries), np.int32)
+        self.slots, self.positions, self.result_rows = (np.zeros(rows, np.int64) for _ in range(3))
+        self.visible = np.zeros(rows * mask_words(rows), np.uint64)
+        self.floats: dict[str, F32] = {}
+        for name, width in widths.items():
+            self.floats[name] = np.empty((rows, width), np.float32)
+            use_small_pages(self.floats[name])  # pages that no pass has reached take no memory
+        self._bound: dict[tuple[int, int], PassArrays] = {}
+
+    def bind(self, n: int, r: int) -> PassArrays:
+        """Return the inputs and outputs of passes of ``n`` rows with ``r`` rows of logits."""
+        if (n, r) in self._bound:
+            return self._bound[n, r]
+        taps = {name: values for name, values in self.floats.items() if name not in ("embed", "logits")}
+        arrays = PassArrays(
+            embed=self.floats["embed"][:n],
+            positions=self.positions[:n],
+            rows=self.result_rows[:r],
+            visible=self.visible[: n * mask_words(n)].reshape(n, -1),
+            logits=self.floats["logits"][:r],
+            row_taps={name: values[:n] for name, values in taps.items() if name in self.row_taps},
+            taps={name: values[:r] for name, values in taps.items() if name not in self.row_taps},
+        )
+        if len(self._bound) == _BINDINGS:
+            del self._bound[next(iter(self._bound))]
+        self._bound[n, r] = arrays
+        return arrays

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth
+from edgedec.runtime.capabilities import CompiledParts
+from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth, GrowthRule, always
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 
 __all__ = ["create"]
 
-_COMPILED = CompiledGrowth(CHAIN)
+_COMPILED = always(CompiledGrowth(CHAIN))
 
 
-class _Chain:
+class _Chain(CompiledParts[GrowthRule]):
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
 
@@ -28,8 +29,9 @@ class _Chain:
             sizes.append(TreeSize(nodes=1 + depth, depth=depth, tokens=tokens))
         return sizes
 
-    def compiled_growth(self, draft: Draft, limits: Limits, accept: F32) -> CompiledGrowth | None:
-        """Return the growth in the compiled loop; None if children are drawn."""
+    @property
+    def compiled(self) -> GrowthRule | None:
+        """The growth in the compiled loop; None if children are drawn."""
         return _COMPILED if self._rng is None else None
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.runtime.loop.trees import BEST_FIRST, CompiledGrowth
+from edgedec.runtime.capabilities import CompiledParts
+from edgedec.runtime.loop.trees import BEST_FIRST, CompiledGrowth, GrowthRule, always
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._best_first import BestFirst
 from edgedec.runtime.trees._growth import Growth
@@ -24,18 +25,19 @@ from edgedec.runtime.trees.static import shape_sizes
 
 __all__ = ["create"]
 
-_COMPILED = CompiledGrowth(BEST_FIRST)
+_COMPILED = always(CompiledGrowth(BEST_FIRST))
 
 
-class _Dynamic:
+class _Dynamic(CompiledParts[GrowthRule]):
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
 
     def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
         return shape_sizes(limits, accept)
 
-    def compiled_growth(self, draft: Draft, limits: Limits, accept: F32) -> CompiledGrowth | None:
-        """Return the growth in the compiled loop; None if children are drawn."""
+    @property
+    def compiled(self) -> GrowthRule | None:
+        """The growth in the compiled loop; None if children are drawn."""
         return _COMPILED if self._rng is None else None
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:

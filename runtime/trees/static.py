@@ -18,7 +18,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from edgedec.runtime.loop.trees import LEVELS, CompiledGrowth
+from edgedec.runtime.capabilities import CompiledParts
+from edgedec.runtime.loop.drafts import DraftHandle
+from edgedec.runtime.loop.trees import LEVELS, CompiledGrowth, GrowthRule
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 
@@ -81,25 +83,27 @@ def shape_sizes(limits: Limits, accept: F32) -> list[TreeSize]:
     return list(sizes.values())
 
 
-class _Static:
+class _Static(CompiledParts[GrowthRule]):
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
         self._shape: Shape = ()
         self._made_for = (0, 0)  # nodes and depth of the shape
         self._age = 0  # rounds since the shape was made
-        self._compiled = CompiledGrowth(LEVELS)
+        self._growth = CompiledGrowth(LEVELS)
 
     def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
         return shape_sizes(limits, accept)
 
-    def compiled_growth(self, draft: Draft, limits: Limits, accept: F32) -> CompiledGrowth | None:
-        """Return the growth in the compiled loop; None if children are drawn."""
-        if self._rng is not None:
-            return None
+    @property
+    def compiled(self) -> GrowthRule | None:
+        """The growth in the compiled loop; None if children are drawn."""
+        return self._compiled_growth if self._rng is None else None
+
+    def _compiled_growth(self, draft: DraftHandle, limits: Limits, accept: F32) -> CompiledGrowth:
         levels = self._renewed(limits, accept)
-        if levels is not self._compiled.levels:
-            self._compiled = CompiledGrowth(LEVELS, levels)
-        return self._compiled
+        if levels is not self._growth.levels:
+            self._growth = CompiledGrowth(LEVELS, levels)
+        return self._growth
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         growth = Growth(draft, text, limits.nodes, self._rng)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edgedec.errors import UsageError
+from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.protocols import F32, Outcome, TokenTree, Verifier
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.verifiers._traits import Traits
@@ -25,7 +26,7 @@ _ROOT = np.zeros(1, np.int32)  # the path of a tree without guesses
 _ROOT.setflags(write=False)
 
 
-class _Greedy:
+class _Greedy(CompiledParts[bool]):
     compiled = True  # the compiled loop has this rule
 
     def accept(self, tree: TokenTree, target: Callable[[int], F32], random: PositionRandom, position: int) -> Outcome:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.protocols import F32, Outcome, TokenTree, Verifier
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.verifiers._traits import Traits
@@ -23,7 +24,7 @@ __all__ = ["TRAITS", "Match", "create"]
 TRAITS = Traits(lossless="exact", children="coupled")
 
 
-class Match:
+class Match(CompiledParts[bool]):
     """The verifier ``match``: follow the tokens of the positions until one has no node in the tree."""
 
     compiled = True  # the compiled loop has this rule

@@ -25,6 +25,7 @@ from edgedec.plugins import load, names
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime import loop
 from edgedec.runtime.base.pause import Pause
+from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.decoders import _compiled, autoregressive, open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
@@ -47,7 +48,7 @@ LIBRARY = loop.load()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
 THOROUGH = pytest.mark.thorough
 DRAFTERS = ("ngram", "copy", "stand", "trigram")
-POLICIES = tuple(name for name in names("edgedec.runtime.trees") if hasattr(create_policy(name), "compiled_growth"))
+POLICIES = tuple(name for name in names("edgedec.runtime.trees") if isinstance(create_policy(name), CompiledParts))
 INFO = TargetInfo(vocab=30, tokenizer_hash="0" * 64, positions=64, taps=(), masks="any", batch_invariant=True)
 TEXT_LIMITS = Limits(nodes=8, depth=5, positions=90)
 ROOM = Limits(nodes=16, depth=6, positions=64)
@@ -75,13 +76,14 @@ def equal_trees(trees: Sequence[TokenTree]) -> bool:
 def compiled_tree(draft: Draft, policy: Any, text: I32, limits: Limits, accept: F32) -> TokenTree:
     """Return the tree that the library grows by itself."""
     assert LIBRARY is not None
-    growth = policy.compiled_growth(draft, limits, accept)
+    assert isinstance(draft, CompiledDraft)
+    growth = policy.compiled(draft.compiled, limits, accept)
     sizes = np.array([len(level) for level in growth.levels], np.int32)
     places = np.array([place for level in growth.levels for place in level], np.int32)
     tokens, parents = np.empty(limits.nodes, np.int32), np.empty(limits.nodes, np.int32)
     count = LIBRARY.call(
         "edgedec_loop_grow",
-        *(draft.compiled.address, text.ctypes.data, len(text), growth.policy, limits.nodes, limits.depth),  # type: ignore[attr-defined]
+        *(draft.compiled.address, text.ctypes.data, len(text), growth.policy, limits.nodes, limits.depth),
         *(sizes.ctypes.data, len(sizes), places.ctypes.data, tokens.ctypes.data, parents.ctypes.data),
     )
     return TokenTree(tokens=tokens[:count], parents=parents[:count], draft={})
@@ -402,7 +404,7 @@ def test_a_failure_in_the_middle_of_a_call_loses_no_token(target: Target) -> Non
     engine.add(sequence)
     while len(tokens) < 2:  # a call has one round until the duration of a pass is known
         tokens += [token.id for part in engine.step() for token in part.tokens]
-    inputs = target.lend(decoder.state, 1)  # type: ignore[attr-defined]
+    inputs = target.compiled.inputs  # type: ignore[attr-defined]
     table, healthy = inputs.alive[5], RUN(target.session.run_function)  # type: ignore[attr-defined]
     before, passes = len(tokens), 0
 
@@ -444,7 +446,7 @@ def test_a_pause_ends_a_call_after_the_round_that_is_running(target: Target) -> 
 
     while len(tokens) < 2:  # a call has one round until the duration of a pass is known
         step()
-    inputs = target.lend(decoder.state, 1)  # type: ignore[attr-defined]
+    inputs = target.compiled.inputs  # type: ignore[attr-defined]
     usual, passes = RUN(target.session.run_function), 0  # type: ignore[attr-defined]
 
     def run(session: int, rows: int, results: int) -> int:
@@ -525,7 +527,7 @@ def test_texts_of_recurrent_states_written_together_are_equal_to_those_alone(
 ) -> None:
     target = targets(model, WIDE)
     check_together(target, drafter, monkeypatch)
-    assert target.free_slots == len(target.recurrent.slots)  # type: ignore[attr-defined]
+    assert target.free_slots == len(target._arena.slots.buffer.slots)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("drafter", ["none", *(pytest.param(name, marks=THOROUGH) for name in DRAFTERS)])
@@ -599,7 +601,7 @@ def test_a_recurrent_state_that_is_not_committed_is_detected(
         pytest.skip("the kernels were not built")
     expected, _, _ = write(target, "none", request(TEXTS["greedy"], "chain"))
     state = target.open(TEXT_LIMITS)
-    arguments = target.lend(state, TEXT_LIMITS.nodes).arguments  # type: ignore[attr-defined]
+    arguments = target.compiled.inputs.arguments  # type: ignore[attr-defined]
     usual, arguments.commit = arguments.commit, None
     try:
         assert write(target, "none", request(TEXTS["greedy"], "chain"))[0] != expected

@@ -30,7 +30,7 @@ def test_keys_are_those_of_the_definition_and_fill_the_sets() -> None:
     contexts = [context for size in range(5) for context in itertools.product(range(-2, 5), repeat=size)]
     assert len(set(map(context_key, contexts))) == len(contexts)
     places = [context_key((first << 10, second << 10)) % 64 for first in range(32) for second in range(32)]
-    assert max(places.count(place) for place in range(64)) < 40  # of 16 on average
+    assert max(places.count(place) for place in range(64)) < 40  # the average is 16
 
 
 @given(contexts=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=60))

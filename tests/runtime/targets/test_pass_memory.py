@@ -51,7 +51,7 @@ with MemoryMeter(charged_folders(path)) as meter:
             run(n, int(rng.integers(1, n + 1)))
         marks.append(meter.mark())
 items = target.footprint(limits)
-print(json.dumps({"marks": marks, "peak": meter.peak_bytes, "items": items, "bound": len(target._bound)}))
+print(json.dumps({"marks": marks, "peak": meter.peak_bytes, "items": items, "bound": len(target._buffers._bound)}))
 """
 
 # the same for many sequences, which fill the cache, with and without common rows
