@@ -75,11 +75,13 @@ class RunSettings:
         from edgedec.calibrated_bundle import check_policy_name
         from edgedec.graph.selection import MOST_KEYS
         from edgedec.memory.byte_sizes import check_budget_bytes
+        from edgedec.memory.items import check_beside
         from edgedec.runtime.run_sizes import MOST_ROWS
         from edgedec.runtime.targets import GPU_DEVICES, is_accelerator
 
         check_budget_bytes(self.budget_bytes)
         check_policy_name(self.kv_policy)
+        check_beside(self.beside or ())
         if self.value_rows is not None and not 0 <= self.value_rows <= MOST_KEYS:
             raise UsageError(f"--value-rows must be 0 to {MOST_KEYS}, not {self.value_rows}")
         if self.budget_bytes is not None and self.device in GPU_DEVICES:

@@ -12,7 +12,8 @@ from benchmarks.speculation.padded_model import PromptTask, choose
 from benchmarks.support.prompts import read_prompts, shared_prompts
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
-from edgedec.memory.plan import WEIGHT_ITEMS, Plan, phases
+from edgedec.memory.items import WEIGHT_ITEMS
+from edgedec.memory.plan import Plan, phases
 from edgedec.progress import Progress
 from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.planning.planning import make_plan

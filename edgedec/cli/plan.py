@@ -99,7 +99,7 @@ def plan(
 
 def _print(plan: Plan, spec: SpecConfig, device: str, resident: int) -> None:
     from edgedec.memory.byte_sizes import format_bytes
-    from edgedec.memory.plan import WEIGHT_ITEMS
+    from edgedec.memory.items import WEIGHT_ITEMS
 
     policy = "" if plan.kv_policy == "full" else f", policy {plan.kv_policy}"
     print(f"context {plan.ctx_size} tokens, KV {plan.kv_bits} bits{policy}, passes of {plan.pass_rows} rows at most")

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from edgedec.errors import BudgetError
 from edgedec.memory.byte_sizes import format_bytes
+from edgedec.memory.items import DRAFT, memory_item
 
-__all__ = ["WEIGHT_ITEMS", "DiskUse", "MemoryUse", "Plan", "charged_bytes", "largest_context", "phases"]
-
-# Items that appear with the first pass and the cache, and items that exist only before. The draft's have a prefix.
-_RUNNING = frozenset(
-    {
-        "kv",
-        "kv_ring",
-        "kv_labels",
-        "kv_value_rows",
-        "logits",
-        "activations",
-        "workspace",
-        "attention_bias",
-        "attention_scores",
-        "sampling",
-        "grammar_room",
-    }
-)
-_LOADING = frozenset({"load_transient", "self_test", "tokenizer_transient"})
-# Items of weights: all of a model, or those that stay in memory and the window for the others; and the draft model's.
-WEIGHT_ITEMS = frozenset({"weights", "weights_pinned", "weights_window", "draft_weights"})
-_DRAFT = "draft_"
+__all__ = ["DiskUse", "MemoryUse", "Plan", "charged_bytes", "largest_context", "phases"]
 
 
 def phases(items: Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -38,15 +19,17 @@ def phases(items: Mapping[str, int]) -> dict[str, dict[str, int]]:
     The items of a phase exist at the same time. A target is loaded before it has a cache, and a draft model is loaded while
     the target exists. Transient memory of loading is free when tokens are generated.
     """
-    target = {name: size for name, size in items.items() if not name.startswith(_DRAFT)}
-    draft = {name: size for name, size in items.items() if name.startswith(_DRAFT)}
-    by_phase = {"load": {name: size for name, size in target.items() if name not in _RUNNING}}
-    if f"{_DRAFT}weights" in draft:
-        by_phase["load_draft"] = {name: size for name, size in target.items() if name not in _LOADING} | {
-            name: size for name, size in draft.items() if name.removeprefix(_DRAFT) not in _RUNNING
-        }
-    by_phase["run"] = {name: size for name, size in items.items() if name.removeprefix(_DRAFT) not in _LOADING}
+    target = {name: size for name, size in items.items() if not name.startswith(DRAFT)}
+    draft = {name: size for name, size in items.items() if name.startswith(DRAFT)}
+    by_phase = {"load": _in("load", target)}
+    if "draft_weights" in draft:
+        by_phase["load_draft"] = _in("run", target) | _in("load", draft)
+    by_phase["run"] = _in("run", items)
     return by_phase
+
+
+def _in(phase: Literal["load", "run"], items: Mapping[str, int]) -> dict[str, int]:
+    return {name: size for name, size in items.items() if phase in memory_item(name).phases}
 
 
 def charged_bytes(items: Mapping[str, int]) -> int:

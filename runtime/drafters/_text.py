@@ -8,12 +8,10 @@ import numpy as np
 
 from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TargetInfo, TokenTree
 
-__all__ = ["NOTHING", "OBJECT_BYTES", "PER_TEXT", "Confirmed", "TextDraft", "TrackedText", "paths"]
+__all__ = ["NOTHING", "OBJECT_BYTES", "Confirmed", "TextDraft", "TrackedText", "paths"]
 
 NOTHING = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
 OBJECT_BYTES = 16 << 10  # bytes of the Python objects of a draft and of a call: lists of a tree's tokens, views, chunks
-# Items of a drafter's footprint that each text has; others are those of a draft model, which all texts share.
-PER_TEXT = frozenset(f"draft_{name}" for name in ("index", "objects", "states", "table", "text", "top"))
 _CHUNK = 256  # tokens that are converted to Python integers at a time
 
 

@@ -12,9 +12,9 @@ from itertools import product
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.memory.byte_sizes import format_bytes
+from edgedec.memory.items import DRAFT, PER_TEXT, check_items
 from edgedec.memory.plan import DiskUse, MemoryUse, charged_bytes, largest_context, phases
 from edgedec.runtime.drafters._files import file_uses
-from edgedec.runtime.drafters._text import PER_TEXT
 from edgedec.runtime.model_graph import is_recurrent
 from edgedec.runtime.planning.disk_rate import measure_disk
 from edgedec.runtime.planning.estimates import DiskReads, pass_seconds, tokens_per_second
@@ -184,6 +184,9 @@ class Planner:
         target = self.module.footprint(self.bundle, request)
         # The limits are those of all rows, because a draft model reads prompts in such passes.
         drafter = dict(self.drafter(choice).footprint(limits))
+        check_items(target, f"--device {self.settings.device}")
+        name = choice.spec.drafter
+        check_items(drafter, f"the drafter {name if isinstance(name, str) else type(name).__name__}", DRAFT)
         if choice.draft is not None and share_tables(self.bundle, choice.draft, self.settings.device):
             drafter.pop("draft_rotary_tables", None)
         vocabulary = self.bundle.file_bytes["tokenizer.json"]

@@ -19,8 +19,9 @@ from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.kv.policy import KV_POLICY
 from edgedec.memory.byte_sizes import format_bytes
+from edgedec.memory.items import WEIGHT_ITEMS
 from edgedec.memory.meter import MemoryMeter
-from edgedec.memory.plan import WEIGHT_ITEMS, Plan, charged_bytes, phases
+from edgedec.memory.plan import Plan, charged_bytes, phases
 from edgedec.runtime.kv_precision import automatic_bits
 from edgedec.runtime.planning.planner import PASS_ROWS, Planner, RunChoice, run_choices
 from edgedec.runtime.planning.speculation import SpecConfig

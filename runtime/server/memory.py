@@ -19,6 +19,7 @@ from typing import Any
 
 from edgedec.errors import EdgedecError
 from edgedec.memory.budget import Budget, MemoryLimit, find_budget
+from edgedec.memory.items import memory_item
 from edgedec.memory.meter import MemoryMeter
 from edgedec.memory.plan import Plan
 from edgedec.memory.pressure import PressureWatch, pressure_file
@@ -43,26 +44,10 @@ WORK = "work"  # item of the ledger for work on requests before their texts begi
 GRAMMAR_CACHE_BYTES = 1 << 20  # grammars of earlier requests
 # Bytes of a connection with a request and a small body, and of a silent one, as bounds of what was measured.
 _CONNECTION, _SILENT_CONNECTION = 40 << 10, 16 << 10
-# Items of a plan that belong to one part of the server; the draft's have the prefix "draft_", and all others are of passes.
-_PARTS = {
-    "weights": "weights",
-    "weights_pinned": "weights",
-    "weights_window": "weights",
-    "rotary_tables": "weights",
-    "session": "weights",
-    "kv": "arena",
-    "kv_ring": "arena",
-    "kv_labels": "arena",
-    "kv_value_rows": "arena",
-    "tokenizer": "tokenizer",
-    "grammars": "grammars",
-    "connections": "connections",
-}
 # Room for the lexer of any one grammar, which a plan has before it has further texts at a time, and for that of a request
 # with some tools, which every plan has.
 GRAMMAR_ROOM = {"grammar_room": MOST_LEXER_BYTES}
 _TOOLS_ROOM = {"grammar_room": tools_lexer_bytes(16, 0)}
-_REQUESTS = ("host", *GRAMMAR_ROOM)  # items of a plan that the requests take the place of
 # Tokens of the prompt, and of the answer, of a request that is always admitted, and bytes of its grammar's program and the
 # optional properties there.
 _SMALL_TOKENS, _SMALL_PROGRAM, _SMALL_OPTIONAL = 128, 1024, 4
@@ -193,8 +178,7 @@ class ServerMemory:
         )
         ledger = MemoryLedger(plan.budget_bytes, floor_bytes=min(small, host), reclaimers=reclaimers)
         for name, size in plan.phases["run"].items():
-            if name not in _REQUESTS:
-                part = "drafter" if name.startswith("draft_") else _PARTS.get(name, "passes")
+            if (part := memory_item(name).part) != "requests":  # requests take the place of theirs
                 ledger.charge(part, size)
         self._change_ledger(ledger)
         self._parked, self._meter = lambda: memory.parked, meter

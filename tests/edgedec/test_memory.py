@@ -380,7 +380,7 @@ def plan(fits: bool, budget: int | None) -> Plan:
         fits=fits,
         budget_bytes=budget,
         total_bytes=412 * MIB,
-        items={"weights": 400 * MIB, "kv": 12 * MIB, "draft": 0},
+        items={"weights": 400 * MIB, "kv": 12 * MIB, "draft_text": 0},
         baseline_bytes=43 * MIB,
         ctx_size=2048,
         kv_bits=32,
