@@ -36,6 +36,7 @@ from edgedec.quantize.norm_shifts import norm_shifts, scaled
 from edgedec.quantize.options import QuantizeOptions, QuantizeReport
 from edgedec.quantize.readers import Checkpoint
 from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
+from edgedec.quantize.storage import MatrixScheme, Role, storage_of
 from edgedec.quantize.tokenizer_identity import tokenizer_identity
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme
@@ -62,7 +63,6 @@ F32 = NDArray[np.float32]
 _WORTH_PROCESSES = 50_000_000  # parameters; with fewer, starting a process takes longer than the work that it would do
 _MOST_WORKERS = 4  # default limit: each worker holds a tensor and the libraries, and one process writes for all of them
 _FITTED_WORK = 100  # time of fitting codes to a matrix, relative to that of rounding it to int8
-_TWO_BIT_PLANES = 2  # planes that hold any 2-bit code
 # Buffers that some exporters write and no model reads.
 _IGNORED = re.compile(r".*(rotary_emb\.inv_freq|\.masked_bias|\.attention\.bias)$")
 
@@ -98,17 +98,9 @@ def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
     return graph, sources
 
 
-def _has_codes(checkpoint: Checkpoint, options: QuantizeOptions) -> bool:
-    """Return whether layers are stored as codes of the kind that the options ask for, which are taken without loss."""
-    layers = [info for name, info in checkpoint.tensors.items() if ".layers." in name]
-    if options.method == "int4":
-        return any(info.int4 for info in layers)
-    return options.planes == _TWO_BIT_PLANES and any(info.two_bit for info in layers)
-
-
 def uses_calibration(checkpoint: Checkpoint, options: QuantizeOptions) -> bool:
     """Return whether calibration text would change the result."""
-    return (bool(options.planes) or options.method == "int4") and not _has_codes(checkpoint, options)
+    return storage_of(checkpoint, options).fitted
 
 
 def local_workers(checkpoint: Checkpoint) -> int:
@@ -160,15 +152,12 @@ class _Run:
         checkpoint: Checkpoint,
         writer: BundleWriter,
         options: QuantizeOptions,
-        calibrated: bool,
         pool: WorkerPool | None,
         progress: Progress,
         watch: Stopwatch,
     ) -> None:
         self.checkpoint, self.writer, self.options, self.progress = checkpoint, writer, options, progress
-        self.watch = watch
-        self.calibrated, self.pool = calibrated, pool
-        self.rounded: Int8Weight | None = None  # the embedding, for calibration
+        self.watch, self.pool, self.storage = watch, pool, storage_of(checkpoint, options)
         self.stored: dict[str, Scheme] = {}
         self.graph, self.sources = checkpoint_graph(checkpoint)
         self.head = self.graph.operations[-1].weight_names[0]
@@ -176,29 +165,25 @@ class _Run:
         self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
         self.rates = self.graph.steering_weights()
         self.floats = [w for w in self.graph.weights if w not in {self.embedding, *self.matrices}]  # norms, biases, ...
-        # A model that has ternary weights or codes is rounded only where necessary: an embedding of another type stays as
-        # it is, and matrices of another type, as the head may be, become int8.
-        self.has_codes = _has_codes(checkpoint, options)
-        self.native = self.has_codes or (options.method == "ternary" and not options.planes)
         # A tied head is not stored again if it would be stored exactly as the embedding is. For a native model this is known
         # when its embedding is stored, which therefore comes first.
-        self.tied = bool(checkpoint.config.get("tie_word_embeddings")) and not self.native
+        self.tied = bool(checkpoint.config.get("tie_word_embeddings")) and not self.storage.native
         self.report = QuantizeReport()
         self.read_s, self.job_s = 0.0, 0.0  # seconds of jobs: of reading, and of all
         sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
         self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
-        fitted = options.fitted_scheme is not None and not self.has_codes
         self._work = {
-            name: size * (_FITTED_WORK if fitted and name in self.inside() else 1) for name, size in sizes.items()
+            name: size * (_FITTED_WORK if self.storage.fitted and name in self.inside() else 1)
+            for name, size in sizes.items()
         }
         self._done = 0
-        if options.method == "int4" and not self.has_codes:
+        if options.method == "int4" and self.storage.fitted:
             self._shift_norms()
         self._hint_at_ternary()
 
     def _hint_at_ternary(self) -> None:
         """Note if the matrices of the first and the last layer are ternary, which tells that the checkpoint is."""
-        if self.native or self.options.method == "float" or not self.inside():
+        if self.storage.native or self.options.method == "float" or not self.inside():
             return
         inside = [name for name in self.inside() if name not in self.rates]
         ends = {name.split(".layers.")[-1].split(".")[0] for name in (inside[0], inside[-1])}
@@ -262,35 +247,31 @@ class _Run:
         """Return the names of the layers' matrices, in the bundle's order."""
         return [name for name in self.matrices if name != self.head]
 
-    def _scheme(self, name: str) -> Int4Scheme | Int8Scheme | TernaryScheme | None:
-        """Return the scheme that a tensor is quantized to, or None if it keeps its floats."""
-        if self.options.method == "float" or name in self.floats:
-            return None
-        info = self.checkpoint.tensors[self.sources[name]]
-        if self.options.method == "int4" and self.has_codes:
-            return None if name == self.embedding else info.int4 or Int8Scheme(rows=True)
-        if self.has_codes and not info.two_bit:
-            return None if name == self.embedding else Int8Scheme(rows=True)
-        outside = name in (self.embedding, self.head)
-        if self.options.method == "int8" or (outside and not self.native):
-            return Int8Scheme(rows=True)
-        return self.options.fitted_scheme or TernaryScheme()
+    def _role(self, name: str) -> Role:
+        """Return the role of a matrix in the model."""
+        if name in (self.embedding, self.head):
+            return "embedding" if name == self.embedding else "head"
+        return "steering" if name in self.rates else "inside"
 
-    def _job(self, name: str, scheme: Int4Scheme | Int8Scheme | TernaryScheme) -> Job:
+    def _scheme(self, name: str) -> MatrixScheme | None:
+        """Return the scheme that a tensor is quantized to, or None if it keeps its floats."""
+        if name in self.floats:
+            return None
+        return self.storage.scheme(self._role(name), self.checkpoint.tensors[self.sources[name]])
+
+    def _job(self, name: str, scheme: MatrixScheme) -> Job:
         source = self.sources[name]
-        kept: dict[str, Int8Scheme | FloatScheme] = {}
-        if not self.has_codes:
-            kept = {self.head: Int8Scheme(rows=True), **dict.fromkeys([self.embedding, *self.rates], FloatScheme())}
         return Job(
             make=_maker(self.checkpoint, source),
             where=f"{self.checkpoint.source}: tensor {source}",
             scheme=scheme,
-            fitted=not self.native,
-            otherwise=kept.get(name),
+            fitted=not self.storage.native,
+            otherwise=self.storage.otherwise(self._role(name)),
         )
 
-    def add(self, names: list[str]) -> None:
-        """Quantize and write tensors, in the order of ``names``."""
+    def add(self, names: list[str], keep: str = "") -> Int8Weight | None:
+        """Quantize and write tensors, in the order of ``names``. Return the tensor ``keep`` if it is int8."""
+        kept = None
         schemes = {name: self._scheme(name) for name in names}
         jobs = [self._job(name, scheme) for name, scheme in schemes.items() if scheme]
         results = map(run_job, jobs) if self.pool is None else self.pool.map(run_job, jobs)
@@ -306,11 +287,12 @@ class _Run:
             if isinstance(result.scheme, FloatScheme):
                 self._add_floats(name)
                 continue
-            if name == self.embedding and isinstance(result.scheme, Int8Scheme) and self.calibrated:
-                self.rounded = Int8Weight(codes=result.parts["codes"], scale=result.parts["scale"])
+            if name == keep and isinstance(result.scheme, Int8Scheme):
+                kept = Int8Weight(codes=result.parts["codes"], scale=result.parts["scale"])
             self._add(name, result.scheme, result.parts, result.note)
             del result
         assert next(results, None) is None  # lets the pool's map run to its end
+        return kept
 
     def _add_floats(self, name: str) -> None:
         with self.watch.phase("reading"):
@@ -319,7 +301,7 @@ class _Run:
 
     def add_tied_embedding(self) -> None:
         """Write the embedding of a native model with a tied head, and store a ternary one once."""
-        if self.native and self.checkpoint.config.get("tie_word_embeddings"):
+        if self.storage.native and self.checkpoint.config.get("tie_word_embeddings"):
             self.add([self.embedding])
             self.tied = isinstance(self.stored[self.embedding], TernaryScheme)
 
@@ -400,13 +382,12 @@ def quantize(
     watch = Stopwatch("writing")
     with BundleWriter.create(output) as writer:
         with watch.phase("quantizing"):
-            calibrated = calibration is not None and uses_calibration(checkpoint, options)
-            run = _Run(checkpoint, writer, options, calibrated, pool, progress, watch)
+            run = _Run(checkpoint, writer, options, pool, progress, watch)
             run.add_tied_embedding()
-            if calibration is not None and calibrated:
-                run.add(run.outside())
-                assert run.rounded is not None
-                run.add_layers_calibrated(calibration, run.rounded)
+            if calibration is not None and run.storage.fitted:
+                embedding = run.add(run.outside(), keep=run.embedding)
+                assert embedding is not None
+                run.add_layers_calibrated(calibration, embedding)
             else:
                 run.add([*run.outside(), *run.inside()])
         writer.finish(
