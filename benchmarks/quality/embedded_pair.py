@@ -2,12 +2,12 @@
 
     .venv/bin/python -m benchmarks.quality.embedded_pair --twin build/demo-pair/models/twin [--json]
 
-The measurement runs on this machine, with stories that are not in the training text. The twin is not shipped; without --twin
-its line is left out. Perplexity is measured on the stories of --text, each from its own start, with the target and the draft
-as bundles with int8 activations on the CPU and the twin in float32. Loops are the share of 4-word sequences of a greedy text
-that occurred earlier in it. Acceptance is measured on the target's greedy texts and on the held-out stories: how often the
-draft's likeliest token is the target's, the probability that a token drawn from the draft is accepted (the sum of
-min(draft, target), 2211.17192), and the tokens per pass of a chain.
+The measurement runs on this machine, with stories that are not in the training text. The repository does not keep the twin;
+without --twin its line is left out, and a note says what makes it. Perplexity is measured on the stories of --text, each
+from its own start, with the target and the draft as bundles with int8 activations on the CPU and the twin in float32. Loops
+are the share of 4-word sequences of a greedy text that occurred earlier in it. Acceptance is measured on the target's
+greedy texts and on the held-out stories: how often the draft's likeliest token is the target's, the probability that a
+token drawn from the draft is accepted (the sum of min(draft, target), 2211.17192), and the tokens per pass of a chain.
 
 Conversations with greedy answers in the chat format (``exam``) show whether the names of a story are consistent, questions
 about a story are answered correctly, instructions are followed, and facts are right. They use held-out seeds of the present
@@ -46,6 +46,10 @@ from edgedec.runtime.protocols import Pass
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 
+NO_TWIN = (
+    "embedded_pair: without --twin the perplexity of the float twin is left out; the repository does not keep the twin, "
+    "and the commands of docs/demo-model.md, section Recipe, make one in build/demo-pair-2/models/twin\n"
+)
 WINDOW = 512
 PROMPTS, NEW_TOKENS, ANSWER_TOKENS = 100, 256, 400
 CHAIN = 4  # drafted tokens per pass
@@ -232,6 +236,8 @@ def main() -> None:
     parser.add_argument("--talk", action="store_true", help="measure only the conversations")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.twin is None and not args.talk:
+        sys.stderr.write(NO_TWIN)
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)

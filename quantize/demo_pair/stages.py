@@ -1,4 +1,4 @@
-"""Store the stages of the embedded pair's training in packages that are small enough to be committed.
+"""Store the stages of the embedded pair's training in packages that are small enough to be kept and copied.
 
 A package holds the weights of one stage, matrices as int8 with a float32 scale per row and all other tensors as float32.
 Its metadata hold the step and the settings of the run. It has a twelfth of the size of a training checkpoint, which also
@@ -21,7 +21,7 @@ from torch import Tensor
 from edgedec.bundle.atomic import new_file
 from edgedec.errors import BundleError, UsageError
 
-__all__ = ["Package", "package_path", "read_earlier", "read_package", "write_package"]
+__all__ = ["Earlier", "Package", "package_path", "read_earlier", "read_package", "write_package"]
 
 _SCALE = ".scale"
 
@@ -33,6 +33,21 @@ class Package:
     weights: dict[str, Tensor]
     step: int
     settings: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """Weights that a training goes on from.
+
+    Members:
+        steps: number of steps of the text that the weights were trained on.
+        layers: number of layers of twin and target.
+        weights: weights of ``twin``, ``target`` and ``draft`` by parameter name, float32.
+    """
+
+    steps: int
+    layers: int
+    weights: dict[str, dict[str, Tensor]]
 
 
 def package_path(folder: Path, stage: str) -> Path:
@@ -86,8 +101,8 @@ def read_package(file: Path) -> Package | None:
         raise BundleError(f"{file} is damaged: {error}; remove it to train its stage again") from error
 
 
-def read_earlier(folder: Path) -> tuple[int, dict[str, dict[str, Tensor]]]:
-    """Return the steps of a finished run and the weights of its twin, target and draft, from the packages in ``folder``.
+def read_earlier(folder: Path) -> Earlier:
+    """Return the weights of a finished run's twin, target and draft, from the packages in ``folder``.
 
     Raises:
         UsageError: a package is missing, or its stage is not finished.
@@ -95,7 +110,8 @@ def read_earlier(folder: Path) -> tuple[int, dict[str, dict[str, Tensor]]]:
     packages = {}
     if not (folder / "tokenizer.json").is_file():
         raise UsageError(
-            f"cannot go on from {folder}: it has no tokenizer.json; give --earlier the stages of a finished run"
+            f"cannot go on from {folder}: it has no tokenizer.json; give --earlier the stages of a finished run, or "
+            "edgedec/demo"
         )
     for name in ("twin", "target", "draft"):
         package = read_package(package_path(folder, name))
@@ -107,5 +123,8 @@ def read_earlier(folder: Path) -> tuple[int, dict[str, dict[str, Tensor]]]:
             )
         packages[name] = package
     recipe = packages["target"].settings["recipe"]
-    weights = {name: package.weights for name, package in packages.items()}
-    return int(recipe["steps"]) + int(recipe.get("earlier_steps", 0)), weights
+    return Earlier(
+        steps=int(recipe["steps"]) + int(recipe.get("earlier_steps", 0)),
+        layers=int(recipe["layers"]),
+        weights={name: package.weights for name, package in packages.items()},
+    )

@@ -11,7 +11,7 @@
 
 Every stage can be killed and resumes; a finished stage is not repeated. A stage's weights are packaged in the folder
 ``--stages`` when it is done, and every ``--package-every`` steps before that. If ``-o`` is lost, training continues from the
-packages.
+packages. ``--earlier`` goes on from the packages of a finished run, or from the shipped pair in ``edgedec/demo``.
 
 Source: 2502.11895 for the order of the stages; there, float training followed by a change to 1.58 bits is better than
 ternary training from the start.
@@ -27,9 +27,11 @@ from typing import Any
 
 from torch import Tensor
 
+from edgedec.errors import UsageError
 from edgedec.quantize.demo_pair.options import new_parser, run_training, with_options
+from edgedec.quantize.demo_pair.shipped import shipped_pair
 from edgedec.quantize.demo_pair.stage_run import BatchRecipe, StageRun, new_model
-from edgedec.quantize.demo_pair.stages import read_earlier
+from edgedec.quantize.demo_pair.stages import Earlier, read_earlier
 from edgedec.quantize.demo_pair.text_folder import CONTEXT, VOCAB
 from edgedec.quantize.distil.objective import ObjectiveOptions
 from edgedec.quantize.distil.schedule import Schedule
@@ -117,6 +119,29 @@ def _train(run: StageRun, recipe: Recipe, earlier: Mapping[str, Mapping[str, Ten
     return "target", "draft", "twin"
 
 
+def _holds_models(folder: Path) -> bool:
+    """Return whether the folder holds checkpoints, as the shipped pair's, and not packages."""
+    return (folder / "target" / "config.json").is_file()
+
+
+def _begin(folder: Path, recipe: Recipe) -> Earlier:
+    """Return what ``--earlier`` names.
+
+    Raises:
+        UsageError: its models have another number of layers than the recipe, or a package is missing.
+    """
+    if _holds_models(folder):
+        found = shipped_pair(folder, recipe.shard_documents, recipe.shard_steps)
+    else:
+        found = read_earlier(folder)
+    if found.layers != recipe.layers:
+        raise UsageError(
+            f"--layers {recipe.layers}: the models of --earlier {folder} have {found.layers} layers; give --layers "
+            f"{found.layers}"
+        )
+    return found
+
+
 def main() -> int:
     defaults = Recipe()
     parser = new_parser(__doc__, Path("build/demo-pair"), defaults, learning_rate=defaults.learning_rate)
@@ -130,7 +155,7 @@ def main() -> int:
         "--earlier",
         type=Path,
         help="folder of packaged stages of a finished run: twin, target and draft go on from its weights, with later text "
-        "and without a trunk",
+        "and without a trunk. Or edgedec/demo, the shipped pair: the twin goes on from the target's weights",
     )
     args = parser.parse_args()
     recipe, earlier = with_options(defaults, args), None
@@ -138,11 +163,12 @@ def main() -> int:
     def prepare() -> Recipe:
         nonlocal recipe, earlier
         if args.earlier is not None:
-            steps, earlier = read_earlier(args.earlier)
-            recipe = replace(recipe, earlier_steps=steps)
+            begin = _begin(args.earlier, recipe)
+            recipe, earlier = replace(recipe, earlier_steps=begin.steps), begin.weights
         return recipe
 
-    return run_training(parser, args, prepare, lambda run: _train(run, recipe, earlier), tokenizer=args.earlier)
+    tokenizer = args.earlier / "target" if args.earlier and _holds_models(args.earlier) else args.earlier
+    return run_training(parser, args, prepare, lambda run: _train(run, recipe, earlier), tokenizer=tokenizer)
 
 
 if __name__ == "__main__":

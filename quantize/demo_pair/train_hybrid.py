@@ -9,8 +9,9 @@ with it.
 1. ``trunk``: a float model at the full learning rate.
 2. ``target``: the trunk with ternary weights and int8 activations.
 
-Both are taught by the pair's float twin, whose package, with its tokenizer, is in ``--teacher``. The stages are kept,
-packaged and resumed like those of ``train``.
+Both are taught by the checkpoint in ``--teacher``, as floats, and have its tokenizer. It is the shipped target by default.
+The pair's float twin, which taught the shipped hybrid, is not kept: ``train`` makes one in ``models/twin``. The stages are
+kept, packaged and resumed like those of ``train``.
 
 Source: 2412.06464 for the layers, and the ratio of three to one that Qwen3-Next and Qwen 3.5 have.
 """
@@ -27,12 +28,12 @@ import torch
 from edgedec.errors import UsageError
 from edgedec.quantize.demo_pair.options import new_parser, run_training, with_options
 from edgedec.quantize.demo_pair.stage_run import BatchRecipe, StageRun, new_model
-from edgedec.quantize.demo_pair.stages import package_path, read_package
 from edgedec.quantize.demo_pair.text_folder import CONTEXT, VOCAB
-from edgedec.quantize.demo_pair.train import target_config
 from edgedec.quantize.distil.objective import ObjectiveOptions
 from edgedec.quantize.distil.schedule import Schedule
+from edgedec.quantize.distil.student import load_teacher
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
+from edgedec.quantize.readers import open_checkpoint
 
 __all__ = ["CONFIG", "MAMBA2", "HybridRecipe"]
 
@@ -83,7 +84,6 @@ MAMBA2: dict[str, Any] = {
     "expand": 2,
 }
 _CONFIGS = {"hybrid": CONFIG, "mamba2": MAMBA2}
-_TEACHER = "twin"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,18 +102,22 @@ class HybridRecipe(BatchRecipe):
 
 
 def _teacher(folder: Path) -> TorchGraph:
-    """Return the pair's twin from its package.
+    """Return the model that teaches, as floats.
 
     Raises:
-        UsageError: the package or its tokenizer is missing.
+        UsageError: there is no checkpoint with a tokenizer.json in the folder, or its vocabulary is not the student's.
     """
-    package = read_package(package_path(folder, _TEACHER))
-    if package is None or not (folder / "tokenizer.json").is_file():
+    checkpoint = open_checkpoint(folder)
+    if not (folder / "tokenizer.json").is_file():
         raise UsageError(
-            f"cannot teach from {folder}: it needs {package_path(folder, _TEACHER).name} and tokenizer.json; give --teacher "
-            "the stages of a finished run of the pair"
+            f"cannot teach from {folder}: it has no tokenizer.json, which the student takes; give --teacher a folder"
         )
-    return new_model(target_config(package.settings["recipe"]["layers"]), package.weights)
+    if (size := int(checkpoint.config["vocab_size"])) != VOCAB:
+        raise UsageError(
+            f"cannot teach from {folder}: its vocabulary has {size:,} tokens, and the student's {VOCAB:,}; give --teacher "
+            "the target or the twin of a pair"
+        )
+    return load_teacher(checkpoint, CONTEXT)
 
 
 def _train(run: StageRun, recipe: HybridRecipe, teacher: TorchGraph) -> tuple[str, ...]:
@@ -147,8 +151,8 @@ def main() -> int:
     parser.add_argument(
         "--teacher",
         type=Path,
-        default=Path("benchmarks/demo-pair-stages"),
-        help="folder of the pair's packaged stages, whose twin teaches",
+        default=Path("edgedec/demo/target"),
+        help="checkpoint that teaches, with the tokenizer; default: the shipped target",
     )
     args = parser.parse_args()
     if args.steps < 2:

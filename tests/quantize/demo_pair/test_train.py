@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from edgedec import demo
 from edgedec.quantize.demo_pair.stages import read_package
 from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.methods.native import find_ternary
@@ -122,6 +124,32 @@ def test_a_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     refusal = _train(tmp_path / "third", "--steps", "2", *options)
     assert refusal.returncode == 2
     assert "draft.safetensors is missing; finish that run first" in refusal.stderr
+
+    refusal = _train(tmp_path / "fourth", "--steps", "2", "--earlier", str(folder / "stages"), "--layers", "2")
+    assert refusal.returncode == 2
+    assert "have 4 layers; give --layers 4" in refusal.stderr
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_shipped_pair(tmp_path: Path) -> None:
+    folder = tmp_path / "pair"
+    run = _train(
+        folder, "--steps", "1", "--earlier", str(demo.TARGET.parent), "--learning-rate", "1e-9", "--shard-steps", "1"
+    )
+    assert run.returncode == 0, run.stderr
+    assert "trunk" not in run.stderr
+    assert [file.name for file in (folder / "text").glob("train-*")] == ["train-28334.npy"]  # 60 documents in a part
+    for name, shipped in (("target", demo.TARGET), ("draft", demo.DRAFT)):  # the rate is so small that no weight moves
+        ours, theirs = open_checkpoint(folder / "models" / name), open_checkpoint(shipped)
+        assert json.loads(ours.tokenizer_json) == json.loads(theirs.tokenizer_json)
+        for tensor in theirs.tensors:
+            np.testing.assert_allclose(
+                ours.load(tensor).astype(np.float32), theirs.load(tensor).astype(np.float32), rtol=1e-2, atol=1e-6
+            )
+
+    refusal = _train(tmp_path / "other", "--steps", "1", "--earlier", str(demo.TARGET.parent), "--layers", "2")
+    assert refusal.returncode == 2
+    assert f"--layers 2: the models of --earlier {demo.TARGET.parent} have 4 layers; give --layers 4" in refusal.stderr
 
 
 @pytest.mark.compare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from edgedec import demo
 from edgedec.quantize.demo_pair.train_hybrid import CONFIG
 from edgedec.quantize.methods.native import find_ternary
 from edgedec.quantize.readers import open_checkpoint
+from tests.quantize.readers.support.make_rotated_gguf import write_folded
 
-STAGES = Path(__file__).resolve().parents[3] / "benchmarks" / "demo-pair-stages"
 NARROW = ("linear_attn.in_proj_a.weight", "linear_attn.in_proj_b.weight")
 
 
@@ -32,7 +33,7 @@ def train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.compare
 def test_the_recipe_writes_a_ternary_hybrid_and_goes_on_from_packages(tmp_path: Path) -> None:
     folder = tmp_path / "hybrid"
-    options = ("--steps", "2", "--teacher", str(STAGES))
+    options = ("--steps", "2")
     first = train(folder, *options)
     assert first.returncode == 0, first.stderr
     checkpoint = open_checkpoint(folder / "models" / "target")
@@ -58,9 +59,25 @@ def test_the_recipe_writes_a_ternary_hybrid_and_goes_on_from_packages(tmp_path: 
 
 @pytest.mark.compare
 def test_a_teacher_that_is_not_there_and_too_few_steps_are_refused(tmp_path: Path) -> None:
-    refusal = train(tmp_path / "one", "--steps", "2", "--teacher", str(tmp_path))
+    refusal = train(tmp_path / "one", "--steps", "2", "--teacher", str(tmp_path / "none"))
     assert refusal.returncode == 2
-    assert f"cannot teach from {tmp_path}: it needs twin.safetensors and tokenizer.json" in refusal.stderr
-    refusal = train(tmp_path / "two", "--steps", "1", "--teacher", str(STAGES))
+    assert f"checkpoint {tmp_path / 'none'} does not exist" in refusal.stderr
+    refusal = train(tmp_path / "two", "--steps", "1")
     assert refusal.returncode == 2
     assert "--steps must be at least 2, one for each stage, not 1" in refusal.stderr
+
+
+@pytest.mark.slow
+def test_a_teacher_without_a_tokenizer_or_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    """Without the refusals, the first would train a tokenizer of its own, and the second would fail after the text."""
+    alone = tmp_path / "model.gguf"
+    write_folded(alone, open_checkpoint(demo.TARGET), 64, [384, 1024])
+    refusal = train(tmp_path / "one", "--steps", "2", "--teacher", str(alone))
+    assert refusal.returncode == 2
+    assert "has no tokenizer.json, which the student takes" in refusal.stderr
+    other = shutil.copytree(demo.TARGET, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text("utf-8"))
+    (other / "config.json").write_text(json.dumps(config | {"vocab_size": 2050}), "utf-8")
+    refusal = train(tmp_path / "two", "--steps", "2", "--teacher", str(other))
+    assert refusal.returncode == 2
+    assert "its vocabulary has 2,050 tokens, and the student's 2,048" in refusal.stderr
