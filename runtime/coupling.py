@@ -38,7 +38,7 @@ from edgedec.runtime.sampling.sampling import Sampler
 
 __all__ = ["SHARED", "Coupled"]
 
-SHARED = 0.3  # exponent of the random numbers, fitted by likelihood on the embedded pair, temperatures 0.3 to 1.3
+SHARED = 0.3  # exponent of the random numbers, fitted by likelihood on an earlier embedded pair, T 0.3 to 1.3
 
 
 class Coupled(CompiledParts[GrowthRule]):

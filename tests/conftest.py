@@ -12,7 +12,6 @@ import pytest
 from hypothesis import settings
 
 from edgedec.environment import SHARED_DATA
-from tests.support.first_pair import FirstPair, make_first_pair
 from tests.support.missing_data import MissingData
 from tests.support.rings import (  # noqa: F401 - hooks of pytest
     pytest_collection_modifyitems,
@@ -49,12 +48,6 @@ def pytest_collection_finish() -> None:
 def project_root() -> Path:
     """Return the folder that holds pyproject.toml."""
     return ROOT
-
-
-@pytest.fixture(scope="session")
-def first_pair(tmp_path_factory: pytest.TempPathFactory) -> FirstPair:
-    """Return the pair that edgedec shipped first."""
-    return make_first_pair(tmp_path_factory.mktemp("first pair"))
 
 
 @pytest.fixture(scope="session")

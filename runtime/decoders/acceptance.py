@@ -1,8 +1,8 @@
 """The acceptance of guesses, measured by depth and rank.
 
 The likeliest guess at a place has rank 0, its sibling rank 1, and so on. Further guesses are right much less often than the
-first one: with the embedded pair, the first is right in 62 % of its trials, and the second, third and fourth in 25, 16 and
-14 % of those in which all before them were wrong. A tree that treats them as equal is too wide.
+first one: with an earlier embedded pair, the first was right in 62 % of its trials, and the second, third and fourth in 25,
+16 and 14 % of those in which all before them were wrong. A tree that treats them as equal is too wide.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["RANKS", "RankAcceptance"]
 RANKS = 8  # columns of the table; the last one holds all further ranks together
 
 # Assumed acceptance by rank before any observation. That of the first guess is low, because many wrong guesses cost more
-# than a missing one; the others were measured on the embedded pair.
+# than a missing one; the others were measured on an earlier embedded pair.
 _PRIOR = (0.6, 0.26, 0.17, 0.14, 0.11, 0.09, 0.08, 0.07)
 # Number of trials that the value of the depth above, or the prior, counts as, by rank. First guesses follow changes of the
 # text. The others depend little on depth, are tried less often, and would no longer be tried after a few failures.

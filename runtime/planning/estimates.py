@@ -21,7 +21,7 @@ _BYTES_PER_SECOND = {1: 14e9, 2: 20e9}
 _SLOPE = 0.13  # slope of a CPU, for which T(8) / T(1) is about 1.9
 _DEVICE_SLOPE = 0.0005  # slope of an accelerator, for which T(8) / T(1) is 1.003 in simulation
 _ROUND_SECONDS = 150e-6  # time of a round outside of the pass
-# Share of right guesses by drafter, measured on the embedded pair (docs/speculation.md). It depends much on the text.
+# Share of right guesses by drafter, measured on an earlier embedded pair (docs/speculation.md). It depends much on the text.
 ACCEPTANCE = {"model": 0.62, "ngram": 0.35, "copy": 0.35, "stand": 0.35, "trigram": 0.35, "none": 0.0}
 
 _UNKNOWN_ACCEPTANCE = 0.35  # share of right guesses of other drafters, equal to that of the text-only ones above

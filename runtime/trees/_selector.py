@@ -10,8 +10,8 @@ that were measured, and only their differences come from q. q is the draft's pro
 before it. If children are drawn it is the expected probability of the child, because the child itself is not known when the
 decision is made; then only the first child is estimated.
 
-The weights were fitted by likelihood on the embedded pair, at temperatures up to 1.2. The fit takes milliseconds, after the
-texts are written: ``benchmarks/speculation/delayed_selector.py``.
+The weights were fitted by likelihood on an earlier embedded pair, at temperatures up to 1.2. The fit takes milliseconds,
+after the texts are written: ``benchmarks/speculation/delayed_selector.py``.
 
 Source: the selector of 2602.16994, which is a neural network that predicts the tokens of a round for each size; this form
 is derived here.

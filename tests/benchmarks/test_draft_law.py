@@ -1,4 +1,4 @@
-"""Check that the kept measurements of drafts have the recipe of ``draft_law.py``, and measure one anew."""
+"""Check that the kept measurements of drafts have the recipe of ``draft_law.py``, and measure the shipped draft."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from edgedec import demo
+from edgedec.bundle.bundle import Bundle
 from edgedec.cli import _draft_advice
 
 
@@ -25,7 +26,7 @@ def kept() -> Any:
 
 def test_the_kept_measurements_have_the_recipe_of_the_benchmark(kept: Any, benchmark: Any) -> None:
     shapes = [(draft["hidden_size"], draft["intermediate_size"], draft["heads"]) for draft in kept["drafts"]]
-    assert shapes == sorted([*benchmark.SHAPES, (96, 256, 1)])
+    assert shapes == list(benchmark.SHAPES)
     assert kept["recipe"].endswith(benchmark.RECIPE)
     assert kept["temperature"] == benchmark.TEMPERATURE == _draft_advice.TEMPERATURE
     assert kept["positions"] > 5000
@@ -34,14 +35,13 @@ def test_the_kept_measurements_have_the_recipe_of_the_benchmark(kept: Any, bench
 
 
 @pytest.mark.thorough
-def test_the_first_draft_measures_as_the_kept_one(kept: Any, benchmark: Any, tmp_path: Path) -> None:
-    target, first = (benchmark.first_bundle(name, tmp_path) for name in ("target", "draft"))
-    measured = benchmark.measure(target, [("first draft", first)])
-    (expected,) = [draft for draft in kept["drafts"] if draft["name"] == "first draft"]
+def test_the_shipped_draft_is_accepted_as_the_report_says(benchmark: Any, tmp_path: Path) -> None:
+    """Check the shares of one guess in docs/reports/speculation.md: 0.788 of likeliest tokens and 0.810 of drawn ones."""
+    target = benchmark.target_bundle(demo.TARGET, tmp_path)
+    measured = benchmark.measure("demo", target, [("d", Bundle.open(demo.bundle_path("demo-draft")))], demo.HELD_OUT)
     (draft,) = measured["drafts"]
-    # The stock operators of other processors round in another way.
-    assert draft["chosen"] == pytest.approx(expected["chosen"], abs=0.005)
-    assert draft["drawn"] == pytest.approx(expected["drawn"], abs=0.005)
-    assert measured["positions"] == kept["positions"]
-    for end in ("floor", "ceiling"):
-        assert measured[end] == pytest.approx(kept[end], abs=0.005)
+    # The stock operators of other processors round in another way, and the report has fewer positions.
+    assert draft["chosen"] == pytest.approx(0.788, abs=0.02)
+    assert draft["drawn"] == pytest.approx(0.810, abs=0.02)
+    assert measured["positions"] > 5000
+    assert measured["floor"]["chosen"] < draft["chosen"] < measured["ceiling"]["chosen"]

@@ -30,7 +30,6 @@ from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.model_folder import open_model
 from edgedec.runtime.session.session import Session
 from edgedec.schemes import FloatScheme, TernaryScheme
-from tests.support.first_pair import DIGEST, digest
 
 
 @pytest.fixture(scope="module")
@@ -297,10 +296,6 @@ def test_a_remainder_of_a_bundle_in_the_cache_is_replaced(remainder: str) -> Non
     assert demo.bundle_path("demo-draft") == path
     assert Bundle.open(path).weight("model.norm.weight") is not None
     assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".demo-draft")] == []
-
-
-def test_the_first_pair_is_the_one_that_figures_rest_on() -> None:
-    assert digest() == DIGEST
 
 
 def test_questions_and_stories_can_be_read() -> None:

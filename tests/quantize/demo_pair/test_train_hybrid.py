@@ -61,7 +61,7 @@ def test_the_recipe_writes_a_ternary_hybrid_and_goes_on_from_packages(tmp_path: 
 def test_a_teacher_that_is_not_there_and_too_few_steps_are_refused(tmp_path: Path) -> None:
     refusal = train(tmp_path / "one", "--steps", "2", "--teacher", str(tmp_path / "none"))
     assert refusal.returncode == 2
-    assert f"checkpoint {tmp_path / 'none'} does not exist" in refusal.stderr
+    assert f"{tmp_path / 'none'}: no such checkpoint" in refusal.stderr
     refusal = train(tmp_path / "two", "--steps", "1")
     assert refusal.returncode == 2
     assert "--steps must be at least 2, one for each stage, not 1" in refusal.stderr
