@@ -49,11 +49,18 @@ fuzz: ## 100,000 inputs for each reader of checkpoints; FUZZ="--readers gguf --i
 	@.ci/environment dev
 	@.venv/bin/python -m tests.attacks.fuzz.campaign $(FUZZ)
 
-figures: ## write the accelerator's modelled figures into README.md and docs/, after a change of its cycles or of the memory model
+figures: ## write all tables of README.md and docs/ that a program can say, in some minutes; those that are measured stay
 	@.ci/environment dev
 	@.venv/bin/python -m benchmarks.accelerator.speed --write-docs
 	@.venv/bin/python -m benchmarks.accelerator.memory_model --write-docs
 	@.venv/bin/python -m benchmarks.accelerator.resources --write-docs
+	@.venv/bin/python -m benchmarks.accelerator.options --write-docs
+	@.venv/bin/python -m benchmarks.memory.sizes --write-docs
+	@.venv/bin/python -m tests.mutation.campaign --plan --write-docs
+	@.venv/bin/python -m tests.quantize.readers.support.make_formats_page
+	@.venv/bin/python -m tests.edgedec.families.support.make_family_table
+	@.venv/bin/python .ci/command_line_page.py
+	@.venv/bin/python .ci/draw_layers.py
 
 release: ## build and check sdist and wheels of the last commit, in dist/; RELEASE=--twice builds twice and compares
 	@.ci/environment run

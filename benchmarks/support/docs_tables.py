@@ -26,6 +26,8 @@ OWNERS: Mapping[str, str] = {
     "timing": "-m benchmarks.accelerator.timing --write-docs",
     "speculation": "-m benchmarks.accelerator.speculation --write-docs",
     "memory": "-m benchmarks.accelerator.memory_model --write-docs",
+    "options": "-m benchmarks.accelerator.options --write-docs",
+    "sizes": "-m benchmarks.memory.sizes --write-docs",
 }
 
 _ROOT = Path(__file__).resolve().parents[2]

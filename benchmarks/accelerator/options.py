@@ -1,0 +1,116 @@
+"""Compute what an option of the accelerator costs and gains, beside the same accelerator without it.
+
+    .venv/bin/python -m benchmarks.accelerator.options                # the tables
+    .venv/bin/python -m benchmarks.accelerator.options --write-docs   # write them into docs/accelerator.md
+
+All figures are estimates: tokens per second by the cycle model, with a memory of the KV260's measured rate that never makes
+anything else wait, and resources by the formulas that ``benchmarks.accelerator.resources`` compares with synthesis. The
+host takes no time. It takes two seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from types import MappingProxyType
+
+from edgedec.host.install_hint import install_extra
+
+if find_spec("amaranth") is None:
+    sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")
+
+from benchmarks.accelerator.speed import SCHEMES, chosen
+from benchmarks.support.docs_tables import markdown_table, write_blocks
+from benchmarks.support.shapes import BITNET_073B, BONSAI_17B, GEMMA_2_2B
+from edgedec.boards import all_boards, find_board
+from edgedec.graph.graph import Graph
+from edgedec.hw.blocks.resources import total
+from edgedec.hw.compiler.cycles import cycles
+from edgedec.hw.compiler.shapes import shape_graph, shape_model, shape_program
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.plan.choose_board import config_for_board
+from edgedec.hw.plan.estimate import estimate
+
+__all__ = ["TABLES", "norms_table", "rings_table", "shared_table"]
+
+_BOARD = find_board("kv260")
+_WINDOW, _CONTEXT = 256, 4096  # positions of the windows and of the context of the table of rings
+_CACHE_PARTS = ("control", "cache")  # parts that know of rings
+_SLOTS = 4  # slots of the table of norms; without them the board has room for eight
+_DEPTHS = (128, 1024)  # positions of the token that is written
+
+
+def _speeds(graph: Graph, config: AcceleratorConfig, depths: Sequence[int]) -> list[float]:
+    """Return the tokens per second of the token at each depth."""
+    program = shape_program(graph, config)
+    passes = (cycles(program, slots=1, committed=depth - 1, bandwidth=_BOARD.bandwidth_bytes_s) for depth in depths)
+    return [config.clock_hz / one.cycles for one in passes]
+
+
+def _tokens(graph: Graph, config: AcceleratorConfig) -> list[str]:
+    return [f"{speed:.{2 if speed < 20 else 1}f} tokens/s" for speed in _speeds(graph, config, _DEPTHS)]
+
+
+def rings_table() -> str:
+    """Return the table of a model with windows, all of whose rows are kept, or those of the windows."""
+    whole = shape_graph(BITNET_073B)
+    states = {name: replace(state, window=_WINDOW) for name, state in whole.states.items()}
+    rows = []
+    for name, graph, window in (("all rows", whole, 0), ("rings", replace(whole, states=states), _WINDOW)):
+        config = replace(AcceleratorConfig(), context=_CONTEXT, window=window)
+        parts = estimate(config).parts
+        part = total(parts[name] for name in _CACHE_PARTS)
+        size = shape_program(graph, config).cache_bytes / 2**20
+        speeds = (f"{speed:.1f}" for speed in _speeds(graph, config, (*_DEPTHS, _CONTEXT)))
+        rows.append((name, f"{size:.{0 if size > 99 else 1}f} MiB", *speeds, f"{part.lut:,}, {part.ff:,}"))
+    head = ("", "cache", "tokens/s at 128", "at 1,024", "at 4,096 positions")
+    return markdown_table((*head, "LUT, FF of the control and the cache's writer"), rows)
+
+
+def shared_table() -> str:
+    """Return the table of heads that share keys and values, each for itself and together."""
+    graph = shape_graph(BONSAI_17B, schemes=SCHEMES["bonsai-1.7b"])
+    together = chosen(_BOARD, "bonsai-1.7b", None)
+    rows = []
+    for name, config in (("a head for itself", replace(together, shared=False)), ("together", together)):
+        needs = estimate(config).on(_BOARD)
+        resources = ", ".join(f"{needs[kind]:,}" for kind in ("lut", "ff", "bram36"))
+        rows.append((name, *_tokens(graph, config), resources))
+    return markdown_table(("", "128 positions", "1,024 positions", "LUT, FF, BRAM36 of the accelerator"), rows)
+
+
+def norms_table() -> str:
+    """Return the table of Gemma 2's norms of rows and soft-caps, beside Gemma 1's block of the same sizes."""
+    left_out = ("query_pre_attn_scalar", "sliding_window")
+    plain = {key: value for key, value in GEMMA_2_2B.items() if key not in left_out} | {"model_type": "gemma"}
+    rows = []
+    for name, graph in (("without", shape_graph(plain)), ("with", shape_graph(GEMMA_2_2B))):
+        config = config_for_board(shape_model(graph), _BOARD, others=all_boards(), slots=_SLOTS)
+        needs = total(estimate(config).parts.values())
+        resources = ", ".join(f"{getattr(needs, kind):,}" for kind in ("lut", "ff", "bram18", "uram", "dsp"))
+        rows.append((name, *_tokens(graph, config), resources))
+    head = ("", "128 positions", "1,024 positions", "LUT, FF, RAMB18, URAM, DSP of the accelerator")
+    return markdown_table(head, rows)
+
+
+# Name of a block of docs/accelerator.md -> function of its table.
+TABLES: Mapping[str, Callable[[], str]] = MappingProxyType(
+    {"options rings": rings_table, "options shared": shared_table, "options norms": norms_table}
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/accelerator.md")
+    options = parser.parse_args()
+    tables = {name: table() for name, table in TABLES.items()}
+    if options.write_docs:
+        write_blocks(tables)
+    print("\n\n".join(tables.values()))
+
+
+if __name__ == "__main__":
+    main()
