@@ -42,8 +42,8 @@ def latent_weight(weight: NDArray[np.float32], name: str = "tensor") -> NDArray[
     """
     trits, scales, group_size = find_ternary(weight, name)
     assert group_size == 0, name
-    used = np.count_nonzero(trits)
-    return trits * np.float32(float(scales[0]) * trits.size / max(used, 1))
+    used = max(1, int(np.count_nonzero(trits)))
+    return trits.astype(np.float32) * np.float32(float(scales[0]) * trits.size / used)
 
 
 def steps_before(shard_documents: int, shard_steps: int) -> int:
