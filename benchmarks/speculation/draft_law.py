@@ -1,13 +1,15 @@
 """Train drafts of several sizes for a model by one recipe, and measure their acceptance.
 
     nice .venv/bin/python -m benchmarks.speculation.draft_law --drafts build/drafts [TARGET] [-o FILE]
+    .venv/bin/python -m benchmarks.speculation.draft_law --write-docs     # the table of docs/reports/speculation.md
 
 Each draft is trained by ``edgedec distil`` from text that the target writes, two million tokens of it (10 minutes each on an
 idle core; they need ``pip install -e '.[train]'``), and quantized to int8. A draft whose bundle is in the folder already is
 not trained again. The acceptance is that of ``runtime/measure/acceptance.py`` on the paragraphs of --text, at temperature
 0.8 with the other sampling options at their defaults. The output has the form of ``edgedec/demo/drafts.json``, which
 ``edgedec plan --advise-draft`` fits its law to. That file was measured with an earlier embedded pair, which the repository
-no longer keeps; its third draft was that pair's own, trained on as many tokens of other text.
+no longer keeps; its third draft was that pair's own, trained on as many tokens of other text. --write-docs measures nothing:
+it writes the page's table from that file.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.support.docs_tables import markdown_table, write_blocks
 from edgedec import demo
 from edgedec.api import quantize_checkpoint
 from edgedec.bundle.atomic import new_file
 from edgedec.bundle.bundle import Bundle
 from edgedec.runtime.measure.acceptance import MOST_TOKENS, PAST, measure_acceptance, read_texts
 from edgedec.runtime.planning.draft_advice import parameter_count
+from edgedec.runtime.planning.draft_law import MeasuredDraft, left_out
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["RECIPE", "SHAPES", "TEMPERATURE", "measure", "shape_options", "target_bundle"]
+__all__ = ["RECIPE", "SHAPES", "TEMPERATURE", "kept_table", "measure", "shape_options", "target_bundle"]
 
 TEMPERATURE = 0.8
 # hidden size, intermediate size, heads
@@ -101,16 +105,44 @@ def measure(name: str, target: Bundle, bundles: list[tuple[str, Bundle]], text: 
     }
 
 
+def kept_table() -> str:
+    """Return the table of the kept drafts: acceptance as measured, and as the law predicts it from the others."""
+    data = json.loads(demo.DRAFTS.read_text("utf-8"))
+    shares: dict[str, list[str]] = {}
+    for kind in ("chosen", "drawn"):
+        drafts = [
+            MeasuredDraft(name=draft["name"], parameters=draft["parameters"], acceptance=draft[kind])
+            for draft in data["drafts"]
+        ]
+        errors = left_out(drafts, floor=data["floor"][kind], ceiling=data["ceiling"][kind])
+        for draft, error in zip(drafts, errors, strict=True):
+            found = f"{draft.acceptance + error:.3f} ({error:+.3f})"
+            shares.setdefault(draft.name, []).extend((f"{draft.acceptance:.3f}", found))
+    sizes = {draft["name"]: (draft["hidden_size"], draft["parameters"]) for draft in data["drafts"]}
+    rows = [(f"hidden {hidden}", f"{count:,}", *shares[name]) for name, (hidden, count) in sizes.items()]
+    predicted = "predicted by the others"
+    head = ("draft", "parameters", "accepted, chosen (`match`)", predicted, "drawn (`rejection`)", predicted)
+    return markdown_table(head, rows)
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "target", type=Path, nargs="?", default=demo.TARGET, help="ternary checkpoint; default: the embedded one"
     )
-    parser.add_argument("--drafts", type=Path, required=True, metavar="FOLDER", help="folder of the trained drafts")
+    parser.add_argument("--drafts", type=Path, metavar="FOLDER", help="folder of the trained drafts")
     parser.add_argument("--text", type=Path, default=demo.HELD_OUT, help="text that was trained on by none of them")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write besides the standard output")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write the table of the kept drafts, and measure nothing"
+    )
     options = parser.parse_args()
+    if options.write_docs:
+        write_blocks({"law drafts": kept_table()})
+        return
+    if options.drafts is None:
+        parser.error("--drafts FOLDER is needed, in which the trained drafts are kept")
     options.drafts.mkdir(parents=True, exist_ok=True)
     bundles = [(f"h{shape[0]}", Bundle.open(_train(options.target, options.drafts, shape))) for shape in SHAPES]
     target = target_bundle(options.target, options.drafts)
