@@ -130,7 +130,7 @@ def test_a_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     assert "have 4 layers; give --layers 4" in refusal.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.compare
 def test_a_run_goes_on_from_the_shipped_pair(tmp_path: Path) -> None:
     folder = tmp_path / "pair"
     run = _train(

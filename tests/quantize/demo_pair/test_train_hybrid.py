@@ -67,7 +67,7 @@ def test_a_teacher_that_is_not_there_and_too_few_steps_are_refused(tmp_path: Pat
     assert "--steps must be at least 2, one for each stage, not 1" in refusal.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.compare
 def test_a_teacher_without_a_tokenizer_or_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     """Without the refusals, the first would train a tokenizer of its own, and the second would fail after the text."""
     alone = tmp_path / "model.gguf"

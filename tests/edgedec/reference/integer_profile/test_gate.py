@@ -127,7 +127,7 @@ def less_errors(agreement: float, tokens: int) -> float:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
 def test_the_embedded_model_is_near_the_gate(name: str) -> None:
-    """Measure 480 tokens, with two standard errors of tolerance; the slow tests have the gate itself."""
+    """Measure 480 tokens, with two standard errors of tolerance; the nightly tests have the gate itself."""
     bundle = Bundle.open(demo.bundle_path(name))
     gate = measure(bundle, held_out(bundle, 3, 160), held_out(bundle, 4, 64, skip=4000))
     assert gate.ratio <= MOST_PERPLEXITY
@@ -147,14 +147,14 @@ def rotated(folder: Path) -> Bundle:
 
 @pytest.mark.thorough
 def test_the_embedded_model_with_rotated_weights_is_near_the_gate(tmp_path: Path) -> None:
-    """Measure 480 tokens, with two standard errors of tolerance; the slow test measures more."""
+    """Measure 480 tokens, with two standard errors of tolerance; the nightly test measures more."""
     bundle = rotated(tmp_path)
     gate = measure(bundle, held_out(bundle, 3, 160), held_out(bundle, 4, 64, skip=4000))
     assert gate.ratio <= MOST_PERPLEXITY
     assert gate.agreement >= less_errors(LEAST_AGREEMENT, gate.tokens)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_embedded_model_with_rotated_weights_passes_the_gate(tmp_path: Path) -> None:
     bundle = rotated(tmp_path)
     gate = measure(bundle, held_out(bundle, 12, 255), None)
@@ -165,13 +165,13 @@ def test_the_embedded_model_with_rotated_weights_passes_the_gate(tmp_path: Path)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
 def test_soft_caps_and_norms_of_outputs_are_near_the_gate(name: str) -> None:
-    """Measure 480 tokens, with two standard errors of tolerance; the slow test measures more."""
+    """Measure 480 tokens, with two standard errors of tolerance; the nightly test measures more."""
     gate = capped_and_normed(Bundle.open(demo.bundle_path(name)), 3, 160)
     assert gate.ratio <= MOST_PERPLEXITY_CAPPED_SAMPLE
     assert gate.agreement >= less_errors(LEAST_AGREEMENT_CAPPED, gate.tokens)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
 def test_soft_caps_and_norms_of_outputs_have_the_perplexity_of_the_gate(name: str) -> None:
     """They miss its agreement by two standard errors: 0.9846 in ternary, 0.9863 in int8."""
@@ -190,7 +190,7 @@ def capped_and_normed(bundle: Bundle, count: int, length: int) -> Gate:
     return compare(ReferenceModel(graph, weights), model, windows, bundle.tokens.size)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_embedded_model_has_the_perplexity_of_the_gate_and_misses_its_agreement() -> None:
     bundle = Bundle.open(demo.bundle_path("demo"))
     gate = measure(bundle, held_out(bundle, 12, 255), None)
@@ -208,7 +208,7 @@ def test_the_embedded_model_in_int8_passes_the_gate() -> None:
 
 @pytest.mark.thorough
 def test_the_embedded_hybrid_is_near_the_gate() -> None:
-    """Measure 192 tokens, with two standard errors of tolerance; the slow test has the gate itself."""
+    """Measure 192 tokens, with two standard errors of tolerance; the nightly test has the gate itself."""
     bundle = Bundle.open(demo.bundle_path("demo-hybrid"))
     gate = measure(bundle, held_out(bundle, 2, 96), held_out(bundle, 2, 64, skip=4000))
     assert gate.ratio <= MOST_PERPLEXITY
