@@ -1,9 +1,10 @@
 """Sending of frames: END, escaped bytes, the check sum of these, END."""
 
+from enum import IntEnum
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
-from amaranth.lib import data, enum, stream
+from amaranth.lib import data, stream
 from amaranth.lib.crc.catalog import CRC32_ISO_HDLC
 from amaranth.lib.wiring import In, Out
 
@@ -16,7 +17,7 @@ __all__ = ["CHECK_BYTES", "FrameSender", "SentKind", "sent_item"]
 CHECK_BYTES = 4  # bytes of the check sum
 
 
-class SentKind(enum.Enum, shape=unsigned(2)):
+class SentKind(IntEnum):
     """The kind of an item of a frame."""
 
     BEGIN = 0  # END, which begins a frame and a new check sum
