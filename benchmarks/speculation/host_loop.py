@@ -195,8 +195,8 @@ def sequences(path: Path | str, settings: argparse.Namespace) -> dict[str, dict[
 def _round_of_several(session: Session, clock: PassClock, count: int, settings: argparse.Namespace) -> float:
     """Return the median seconds of a round of ``count`` texts."""
     streams = [
-        session.stream(it, sampling=GREEDY, ignore_eos=True, whole=settings.whole)
-        for it in prompts(session, count, PROMPT)
+        session.stream(prompt, sampling=GREEDY, ignore_eos=True, whole=settings.whole)
+        for prompt in prompts(session, count, PROMPT)
     ]
     while any(not stream.answer.tokens for stream in streams):
         session.scheduler.step()
@@ -214,13 +214,11 @@ def print_report(data: dict[str, Any]) -> None:
     print("model     drafter   loop       round us  p10  mean  draft us   pass us  rounds/step  tokens/s")
     for model, drafters in data["models"].items():
         for drafter, loops in drafters.items():
-            for name, it in loops.items():
-                times = (
-                    f"{it['round_us']:9.0f} {it['round_us_p10']:5.0f} {it['round_us_mean']:5.0f} {it['draft_us']:8.1f}"
-                )
+            for name, row in loops.items():
+                times = f"{row['round_us']:9.0f} {row['round_us_p10']:5.0f} {row['round_us_mean']:5.0f}"
                 print(
-                    f"{model:9} {drafter:9} {name:9} {times} {it['pass_us']:9.0f} {it['rounds_per_step']:11.1f} "
-                    f"{it['tokens_per_second']:10.0f}"
+                    f"{model:9} {drafter:9} {name:9} {times} {row['draft_us']:8.1f} {row['pass_us']:9.0f} "
+                    f"{row['rounds_per_step']:11.1f} {row['tokens_per_second']:10.0f}"
                 )
     for name, counts in data["sequences"].items():
         print(f"{name}, round us: " + ", ".join(f"{count} texts {value:.0f}" for count, value in counts.items()))

@@ -117,12 +117,13 @@ def main() -> None:
         tree_nodes=options.tree_nodes,
         samples=options.samples,
     )
-    every = [it for it in read_prompts(shared_prompts(), sys.maxsize) if it.kind == options.kind]
-    prompts = spread([it for it in every if it.source.startswith(options.source)], options.prompts)
+    every = [one for one in read_prompts(shared_prompts(), sys.maxsize) if one.kind == options.kind]
+    prompts = spread([one for one in every if one.source.startswith(options.source)], options.prompts)
     if not prompts:
         parser.error(f"no prompt of the kind {options.kind} is from a file that begins with {options.source!r}")
     runs = [
-        measure(it, spec, samples=options.samples, tokens=options.tokens, temperature=options.temp) for it in prompts
+        measure(prompt, spec, samples=options.samples, tokens=options.tokens, temperature=options.temp)
+        for prompt in prompts
     ]
     figures = summarize(runs)
     if options.json:

@@ -85,8 +85,8 @@ def build_bitstream(
     files are written, and the exit code is 3.
     """
     if explore and (flags := flags_used(ctx, "seed", "load", "no_build", "synthesize")):
-        it = "it" if len(flags) == 1 else "them"
-        raise UsageError(f"--explore builds nothing, and has no use for {', '.join(flags)}: leave {it} out")
+        pronoun = "it" if len(flags) == 1 else "them"
+        raise UsageError(f"--explore builds nothing, and has no use for {', '.join(flags)}: leave {pronoun} out")
     if not explore and flags_used(ctx, "pool", "workers"):
         raise UsageError("--pool and --workers are for --explore; a build has no use for them")
     if output is None and not explore:

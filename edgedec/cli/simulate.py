@@ -89,8 +89,8 @@ def simulate(
         raise UsageError("--board, --configuration and --baud need --terminal; add it")
     if (bench is not None or terminal) and (flags := flags_used(ctx, *_FOR_TOKENS)):
         other = "--terminal" if terminal else "--bench"
-        it = "it" if len(flags) == 1 else "them"
-        raise UsageError(f"{other} has no use for {', '.join(flags)}; leave {it} out, or give -m BUNDLE alone")
+        pronoun = "it" if len(flags) == 1 else "them"
+        raise UsageError(f"{other} has no use for {', '.join(flags)}; leave {pronoun} out, or give -m BUNDLE alone")
     if bench is None and flags_used(ctx, "quick"):
         raise UsageError("--quick is for --bench; leave it out")
     if terminal and model is None:

@@ -136,23 +136,23 @@ class Adaptive:
         # The rows change faster than what they are worth, and a pass is priced with as many rows as there are now.
         self._shared = max(float(others), self._tokens_per_row * rows)
 
-    def _compare(self, it: _Round, shared: float) -> None:
+    def _compare(self, done: _Round, shared: float) -> None:
         """Set the tokens that the others got in a round, and what its pass would have taken without guesses.
 
         Beside other texts these seconds are longer if the pass was longer than expected, because what is expected follows
         a slower machine, or longer texts, after some passes only.
         """
-        it.plain, it.bare, it.shared = self._cost.seconds(1, self._past), self._plain_seconds, shared
+        done.plain, done.bare, done.shared = self._cost.seconds(1, self._past), self._plain_seconds, shared
         if self.texts > 1:
-            slower = max(1.0, it.pass_seconds / max(1e-9, self._cost.seconds(it.nodes, self._past)))
-            it.plain, it.bare = it.plain * slower, it.bare * slower
+            slower = max(1.0, done.pass_seconds / max(1e-9, self._cost.seconds(done.nodes, self._past)))
+            done.plain, done.bare = done.plain * slower, done.bare * slower
 
     def _others_seconds(self) -> float:
         """Return the part of a round's seconds that the other texts decide on, without the pass."""
         others = self.texts - 1
         if not others or not self._other:
             return 0.0
-        drafting = median([it.draft_seconds for it in self._rounds]) if self._rounds else 0.0
+        drafting = median([done.draft_seconds for done in self._rounds]) if self._rounds else 0.0
         return others * (median(self._other) + drafting / self.texts)
 
     def size(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
@@ -187,8 +187,8 @@ class Adaptive:
         cost, call = self._cost, self._draft_seconds / self.texts
         shared, others = self._shared, self._others_seconds()
 
-        def speed(it: TreeSize) -> float:
-            return (it.tokens + shared) / max(1e-9, cost.seconds(it.nodes, past) + it.depth * call + others)
+        def speed(size: TreeSize) -> float:
+            return (size.tokens + shared) / max(1e-9, cost.seconds(size.nodes, past) + size.depth * call + others)
 
         best = max(sizes, key=speed)
         if best.nodes != self._logged_nodes and self._log.on:
@@ -252,18 +252,20 @@ class Adaptive:
         """Turn speculation off if the last rounds with guesses were slower than plain decoding."""
         rounds, other = self._rounds, median(self._other)
         work = other + self._others_seconds()
-        plain = [it.plain + work for it in rounds]
+        plain = [done.plain + work for done in rounds]
         host = (self.texts - 1) * other  # ``seconds`` has the drafting of all texts, but not this
-        tokens, shared = sum([it.tokens for it in rounds]), sum([it.shared for it in rounds])
+        tokens, shared = sum([done.tokens for done in rounds]), sum([done.shared for done in rounds])
         # Each round is compared with one beside the same rows of the others, because their number changes.
-        ratios = [(it.seconds + host) / max(1e-9, alone) for it, alone in zip(rounds, plain, strict=True)]
+        ratios = [(done.seconds + host) / max(1e-9, alone) for done, alone in zip(rounds, plain, strict=True)]
         if self.texts == 1:
             pays = tokens >= len(rounds) * median(ratios)
         else:
-            pays = tokens + shared >= _total([1 + it.shared for it in rounds], ratios)
+            pays = tokens + shared >= _total([1 + done.shared for done in rounds], ratios)
         if self.texts > 1 and pays:  # it must pay against rounds in which no text has guesses, too
             work = self.texts * (median(self._plain_other) if self._plain_other else other)
-            needed = _total([1.0] * len(rounds), [(it.seconds + host) / max(1e-9, it.bare + work) for it in rounds])
+            needed = _total(
+                [1.0] * len(rounds), [(done.seconds + host) / max(1e-9, done.bare + work) for done in rounds]
+            )
             # A text whose few guesses are right goes on if the guesses of all pay, although it has little of their time.
             pays = max(tokens, (tokens + shared) / self.texts) >= needed
         if pays:
@@ -273,7 +275,7 @@ class Adaptive:
             self._log.info(
                 "off",
                 "speculation is off: %d rounds of %.2f ms gave %d tokens, and plain decoding takes %.2f ms per token",
-                *(len(rounds), 1e3 * median([it.seconds for it in rounds]), tokens, 1e3 * median(plain)),
+                *(len(rounds), 1e3 * median([done.seconds for done in rounds]), tokens, 1e3 * median(plain)),
             )
 
 

@@ -128,14 +128,14 @@ class Engine:
         self._last = parts
         if any(part.error is not None or part.sequence.ended for part in parts):
             failed = [part.sequence for part in parts if part.error is not None]
-            self._sequences = [it for it in self._sequences if not it.ended and it not in failed]
+            self._sequences = [text for text in self._sequences if not text.ended and text not in failed]
             self._last = [part for part in parts if part.sequence in self._sequences]
         return parts
 
     def _write_rounds(self) -> list[Progress] | None:
         """Let the sequences run rounds in the compiled loop; None if it cannot run them."""
         sequences = self._sequences
-        if not sequences or not self._together or any(it.reading or it.ended for it in sequences):
+        if not sequences or not self._together or any(text.reading or text.ended for text in sequences):
             return None
         self._expect()
         rooms, left = [], self._rows
@@ -143,7 +143,7 @@ class Engine:
             rows = left // (len(sequences) - number)
             rooms.append(self._room(sequence, rows))
             left -= rows
-        parts, past = [Progress(it) for it in sequences], max([it.state.length for it in sequences])
+        parts, past = [Progress(text) for text in sequences], max([text.state.length for text in sequences])
         try:
             written = sequences[0].write_rounds(self.target, sequences, rooms)
         except Exception as error:
@@ -204,7 +204,7 @@ class Engine:
         """Return the order in which prompts get rows in this pass."""
         if len(reading) < 2:
             return reading
-        return sorted(reading, key=lambda it: -1 if self._oldest_next and it is reading[0] else it.unread)
+        return sorted(reading, key=lambda text: -1 if self._oldest_next and text is reading[0] else text.unread)
 
     def _expect(self) -> None:
         """Expect that each sequence has as many rows and tokens as in the last step."""
@@ -214,7 +214,7 @@ class Engine:
         parts = [(part.sequence, part.rows, len(part.tokens)) for part in self._last]
         rows, tokens = sum([rows for _, rows, _ in parts]), sum([tokens for _, _, tokens in parts])
         texts = sum([tokens > 0 for _, _, tokens in parts])
-        self._expected = {it: (rows - own, texts - (got > 0), tokens - got) for it, own, got in parts}
+        self._expected = {text: (rows - own, texts - (got > 0), tokens - got) for text, own, got in parts}
 
     def _room(self, sequence: TokenSequence, rows: int) -> Room:
         """Return a room of ``rows`` rows beside the other sequences. A new one expects none in its first step."""

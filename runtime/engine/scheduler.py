@@ -289,15 +289,14 @@ class Scheduler:
         """Start the requests that there is room for, in their order; those that wait for a prefix let others pass."""
         for task in tuple(self._waiting):
             if self._cache is not None:
-                busy = [it.decoder for it in self._running]
+                busy = [other.decoder for other in self._running]
                 idle = [decoder for decoder in self.decoders if decoder not in busy]
                 if not idle or not self._fits(task):
                     return
                 if self._waits_for_prefix(task):
                     continue
                 task.decoder = idle[0]
-                used = [CachedRows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
-                rows = self._cache.take(task.prompt, used)
+                rows = self._cache.take(task.prompt, self._used())
                 task.decoder.state, task.decoder.cached, task.decoder.branch = rows.state, rows.ids, rows.branch
             else:
                 task.decoder = self.decoders[0]
@@ -340,16 +339,24 @@ class Scheduler:
         assert self._cache is not None
         if not self._shared or task.request.reads_all:
             return False
-        used = [CachedRows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
-        now = self._cache.longest(task.prompt, used)
-        for it in self._running:
-            if it.decoder is None or it.sequence is None or it.parked is not None or not it.sequence.reading:
+        now = self._cache.longest(task.prompt, self._used())
+        for other in self._running:
+            if (
+                other.decoder is None
+                or other.sequence is None
+                or other.parked is not None
+                or not other.sequence.reading
+            ):
                 continue
-            common = common_prefix(task.prompt, it.prompt)
-            if common >= max(_LEAST_SHARED, now + 1, it.decoder.state.length + 1):
-                it.sequence.keep_snapshot(common)
+            common = common_prefix(task.prompt, other.prompt)
+            if common >= max(_LEAST_SHARED, now + 1, other.decoder.state.length + 1):
+                other.sequence.keep_snapshot(common)
                 return True
         return False
+
+    def _used(self) -> list[CachedRows]:
+        """Return the rows of the texts that are written."""
+        return [CachedRows(state=task.decoder.state, ids=task.decoder.cached) for task in self._running if task.decoder]
 
     def _make_room(self) -> None:
         """Free rows that are kept for their prefixes, as far as the next pass may need the room."""
@@ -363,4 +370,4 @@ class Scheduler:
     def _has_slots(self) -> bool:
         """Return whether every text that is written and has no rows yet can get a slot."""
         free = None if self._slotted is None else self._slotted.free_slots
-        return free is None or free >= sum(not it.decoder.state.length for it in self._active if it.decoder)
+        return free is None or free >= sum(not task.decoder.state.length for task in self._active if task.decoder)

@@ -39,9 +39,9 @@ void check(bool fits, const std::string& message) {
 
 void check_text(Text text) { check(text.ids && text.length >= 1, "a text must have at least one token"); }
 
-void check_sampling(const SamplingOptions& it, int64_t vocab) {
-    check(it.vocab_limit >= 1 && vocab >= 1, "a row must have at least one logit");
-    check(it.biases >= 0 && it.temperature >= 0, "the sampling options are out of range");
+void check_sampling(const SamplingOptions& options, int64_t vocab) {
+    check(options.vocab_limit >= 1 && vocab >= 1, "a row must have at least one logit");
+    check(options.biases >= 0 && options.temperature >= 0, "the sampling options are out of range");
 }
 
 // Returns the tree of n nodes, whose parents precede their children and whose paths have at most `depth` guesses.
@@ -188,44 +188,47 @@ EDGEDEC_API int64_t edgedec_loop_verify(const SamplingOptions* options, const in
 
 namespace {
 
-void check_target(const TargetArguments& it) {
-    check(it.vocab >= 1 && it.width >= 1 && it.block_rows >= 1 && it.rows >= 1, "the sizes of the target are out of range");
-    check(it.kinds >= 1 && it.table_stride >= 0 && it.block_stride >= 0, "the tables of blocks are out of range");
-    const bool ternary = it.stored == static_cast<int64_t>(Stored::ternary);
-    const bool scaled = it.stored == static_cast<int64_t>(Stored::int8) || (ternary && !it.group);
-    check(it.stored >= 0 && it.stored <= static_cast<int64_t>(Stored::ternary) && (!scaled || it.scales),
+void check_target(const TargetArguments& target) {
+    check(target.vocab >= 1 && target.width >= 1 && target.block_rows >= 1 && target.rows >= 1,
+          "the sizes of the target are out of range");
+    check(target.kinds >= 1 && target.table_stride >= 0 && target.block_stride >= 0, "the tables of blocks are out of range");
+    const bool ternary = target.stored == static_cast<int64_t>(Stored::ternary);
+    const bool scaled = target.stored == static_cast<int64_t>(Stored::int8) || (ternary && !target.group);
+    check(target.stored >= 0 && target.stored <= static_cast<int64_t>(Stored::ternary) && (!scaled || target.scales),
           "the embedding has no such type");
-    check(!ternary || (it.planes >= 1 && it.planes <= kMostPlanes && it.row_bytes >= (it.width + 3) / 4 && it.group >= 0 &&
-                       it.group % 32 == 0 && (!it.tied || it.group)),
+    check(!ternary || (target.planes >= 1 && target.planes <= kMostPlanes && target.row_bytes >= (target.width + 3) / 4 &&
+                       target.group >= 0 && target.group % 32 == 0 && (!target.tied || target.group)),
           "the planes of the embedding are out of range");
-    check(!it.commit || (it.slots && it.states && it.state_numbers && it.state_count >= 0 && it.table_floats >= 0 &&
-                         it.slot_floats >= 0 && it.slot_rows >= 1 && it.slot_count >= 1),
+    check(!target.commit || (target.slots && target.states && target.state_numbers && target.state_count >= 0 &&
+                         target.table_floats >= 0 && target.slot_floats >= 0 && target.slot_rows >= 1 && target.slot_count >= 1),
           "the slots of the recurrent states are out of range");
 }
 
-void check_text_arguments(const TextArguments& it, const TargetArguments& target) {
+void check_text_arguments(const TextArguments& arguments, const TargetArguments& target) {
     const int64_t vocab = target.vocab;
-    check_text({it.text, it.length});
-    check_policy(it.policy, it.nodes, it.depth, it.levels);
-    check_sampling(*it.sampling, vocab);
-    check(it.held >= 0, "the number of blocks is out of range");
-    check(it.nodes <= it.result_nodes, "the results have no room for the nodes of a tree");
-    check(it.length <= it.positions + 1, "the text is longer than its positions");
-    check(!target.commit || (it.slot >= 0 && it.slot < target.slot_count), "the text has no slot for its recurrent states");
-    check(!target.commit || it.nodes <= target.slot_rows, "the slots have no room for the nodes of a tree");
-    for (int64_t at = std::max<int64_t>(0, it.length - 1); at < it.length; ++at)
-        check(it.text[at] >= 0 && it.text[at] < vocab, "the last token of the text is not in the vocabulary");
+    check_text({arguments.text, arguments.length});
+    check_policy(arguments.policy, arguments.nodes, arguments.depth, arguments.levels);
+    check_sampling(*arguments.sampling, vocab);
+    check(arguments.held >= 0, "the number of blocks is out of range");
+    check(arguments.nodes <= arguments.result_nodes, "the results have no room for the nodes of a tree");
+    check(arguments.length <= arguments.positions + 1, "the text is longer than its positions");
+    check(!target.commit || (arguments.slot >= 0 && arguments.slot < target.slot_count),
+          "the text has no slot for its recurrent states");
+    check(!target.commit || arguments.nodes <= target.slot_rows, "the slots have no room for the nodes of a tree");
+    for (int64_t at = std::max<int64_t>(0, arguments.length - 1); at < arguments.length; ++at)
+        check(arguments.text[at] >= 0 && arguments.text[at] < vocab, "the last token of the text is not in the vocabulary");
 }
 
-void check_rounds(const RoundsArguments& it) {
-    check_target(*it.target);
-    check(it.count >= 1 && it.most_rounds <= kMostRounds, "a call must have at least one text, and at most 32 rounds");
+void check_rounds(const RoundsArguments& arguments) {
+    check_target(*arguments.target);
+    check(arguments.count >= 1 && arguments.most_rounds <= kMostRounds,
+          "a call must have at least one text, and at most 32 rounds");
     int64_t rows = 0;
-    for (int64_t at = 0; at < it.count; ++at) {
-        check_text_arguments(*it.texts[at], *it.target);
-        rows += it.texts[at]->nodes;
+    for (int64_t at = 0; at < arguments.count; ++at) {
+        check_text_arguments(*arguments.texts[at], *arguments.target);
+        rows += arguments.texts[at]->nodes;
     }
-    check(rows <= it.target->rows, "the trees may have more rows than a pass");
+    check(rows <= arguments.target->rows, "the trees may have more rows than a pass");
 }
 
 }  // namespace

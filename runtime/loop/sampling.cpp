@@ -103,33 +103,33 @@ int64_t largest(const float* logits, int64_t n) {
 // Changes logits by bias and penalties, remembers the old ones in `changed_`, and returns the number of changed logits.
 int64_t Sampler::penalize(float* logits, int64_t size, Text text, const Tokens& path) {
     changed_.clear();
-    const SamplingOptions& it = options_;
-    const bool penalizes = it.repeat_penalty != 1 || it.presence_penalty != 0 || it.frequency_penalty != 0;
-    if (!it.biases && !penalizes) return 0;
+    const SamplingOptions& options = options_;
+    const bool penalizes = options.repeat_penalty != 1 || options.presence_penalty != 0 || options.frequency_penalty != 0;
+    if (!options.biases && !penalizes) return 0;
     recent_.clear();
     if (penalizes) {
         const auto tail = static_cast<int64_t>(path.size());
         const int64_t total = text.length + tail;
-        const int64_t begin = it.repeat_last_n < 0 ? 0 : std::max<int64_t>(0, total - it.repeat_last_n);
+        const int64_t begin = options.repeat_last_n < 0 ? 0 : std::max<int64_t>(0, total - options.repeat_last_n);
         recent_.assign(text.ids + std::min(begin, text.length), text.ids + text.length);
         recent_.insert(recent_.end(), path.begin() + std::max<int64_t>(0, begin - text.length), path.end());
         std::sort(recent_.begin(), recent_.end());
     }
     ids_ = recent_;
-    ids_.insert(ids_.end(), it.bias_ids, it.bias_ids + it.biases);
+    ids_.insert(ids_.end(), options.bias_ids, options.bias_ids + options.biases);
     std::sort(ids_.begin(), ids_.end());
     ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
     for (const int32_t id : ids_) {
         if (id < 0 || id >= size) continue;
         const float before = logits[id];
         auto score = static_cast<double>(before);
-        for (int64_t at = 0; at < it.biases; ++at)
-            if (it.bias_ids[at] == id) score += it.bias_values[at];
+        for (int64_t at = 0; at < options.biases; ++at)
+            if (options.bias_ids[at] == id) score += options.bias_values[at];
         const auto times = std::equal_range(recent_.begin(), recent_.end(), id);
         if (times.first != times.second) {
             const auto count = static_cast<double>(times.second - times.first);
-            score = score <= 0 ? score * it.repeat_penalty : score / it.repeat_penalty;
-            score -= count * it.frequency_penalty + it.presence_penalty;
+            score = score <= 0 ? score * options.repeat_penalty : score / options.repeat_penalty;
+            score -= count * options.frequency_penalty + options.presence_penalty;
         }
         constexpr auto kLimit = static_cast<double>(std::numeric_limits<float>::max());
         const bool infinite = std::isinf(before) || score == -std::numeric_limits<double>::infinity();
@@ -179,14 +179,14 @@ void Sampler::keep_top(const float* logits, int64_t size) {
 
 // Sets `ids_` to those that top-k, top-p and min-p keep, in the order of `_kept` of sampling.py.
 void Sampler::keep(const float* logits, int64_t size) {
-    const SamplingOptions& it = options_;
-    if (0 < it.top_k && it.top_k < size) {
+    const SamplingOptions& options = options_;
+    if (0 < options.top_k && options.top_k < size) {
         keep_top(logits, size);
     } else {
         ids_.resize(static_cast<size_t>(size));
         for (int64_t id = 0; id < size; ++id) ids_[static_cast<size_t>(id)] = static_cast<int32_t>(id);
     }
-    if (it.top_p == 1 && it.min_p == 0) return;
+    if (options.top_p == 1 && options.min_p == 0) return;
     double top = static_cast<double>(logits[ids_[0]]), total = 0.0;
     for (const int32_t id : ids_) top = std::max(top, static_cast<double>(logits[id]));
     weights_.clear();
@@ -194,13 +194,13 @@ void Sampler::keep(const float* logits, int64_t size) {
     for (const int32_t id : ids_) {
         const double weight = portable_exp(static_cast<double>(logits[id]) - top);
         total += weight;
-        if (weight >= it.min_p) {
+        if (weight >= options.min_p) {
             ids_[count++] = id;
             weights_.push_back(weight);
         }
     }
     ids_.resize(count);
-    if (it.top_p == 1) return;
+    if (options.top_p == 1) return;
     std::vector<std::pair<float, int32_t>> order;
     order.reserve(count);
     for (size_t at = 0; at < count; ++at) order.emplace_back(logits[ids_[at]], static_cast<int32_t>(at));
@@ -211,7 +211,7 @@ void Sampler::keep(const float* logits, int64_t size) {
         const auto at = static_cast<size_t>(one.second);
         sum += weights_[at];
         kept.push_back(ids_[at]);
-        if (sum >= it.top_p * total) break;
+        if (sum >= options.top_p * total) break;
     }
     ids_ = std::move(kept);
 }

@@ -31,7 +31,7 @@ class Trigram final : public Draft {
         double visits = kVisits;
         for (size_t at = 0; at < path.size(); ++at) {
             shares(tokens.data() + at);
-            const auto one = std::find_if(shares_.begin(), shares_.end(), [&](const Share& it) { return it.id == path[at]; });
+            const auto one = std::find_if(shares_.begin(), shares_.end(), [&](const Share& share) { return share.id == path[at]; });
             visits *= one == shares_.end() ? 0.0 : one->share;
         }
         shares(tokens.data() + path.size());

@@ -148,13 +148,15 @@ def _stored_arrays(bundle: Bundle, graph: Graph) -> dict[str, NDArray[Any]]:
     Large ones have a mapping of their own, which ends where they end, and small ones are copies.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    for it in _stored(bundle, graph):
-        if it.spec.nbytes < _MAPPED_BYTES:
-            array = bundle.copied(it.name, it.part)
+    for item in _stored(bundle, graph):
+        if item.spec.nbytes < _MAPPED_BYTES:
+            array = bundle.copied(item.name, item.part)
         else:
-            offset = bundle.tensors[it.name].offsets[it.part]
-            array = np.asarray(np.memmap(bundle.weights_file, it.spec.dtype, "r", offset=offset, shape=it.spec.shape))
-        arrays[it.label] = array.astype(np.float32) if it.narrow else array
+            offset = bundle.tensors[item.name].offsets[item.part]
+            array = np.asarray(
+                np.memmap(bundle.weights_file, item.spec.dtype, "r", offset=offset, shape=item.spec.shape)
+            )
+        arrays[item.label] = array.astype(np.float32) if item.narrow else array
     return arrays
 
 
@@ -168,8 +170,8 @@ def program_room(bundle: Bundle, graph: Graph) -> ProgramRoom | None:
     key = "program_room"
     if key not in bundle.derived:
         arrays: dict[str, NDArray[Any]] = {
-            it.label: np.broadcast_to(np.zeros((), np.float32 if it.narrow else it.spec.dtype), it.spec.shape)
-            for it in _stored(bundle, graph)
+            item.label: np.broadcast_to(np.zeros((), np.float32 if item.narrow else item.spec.dtype), item.spec.shape)
+            for item in _stored(bundle, graph)
         }
         packed = dict.fromkeys(packed_names(graph, bundle), (1, 0))
         arrays |= {label: np.zeros(1, np.uint8) for name in packed for label in onnx_names(name)}

@@ -87,7 +87,7 @@ def plan(nodes: int, depth: int, accept: tuple[tuple[float, ...], ...]) -> Plan:
     """Return the stem and branches with the most expected tokens, without a selector."""
     longest = min(depth, nodes - 1)
     shapes = [_shape(stem, nodes, depth, accept) for stem in range(longest, -1, -1)]
-    return max(shapes, key=lambda it: expected(it, accept))
+    return max(shapes, key=lambda shape: expected(shape, accept))
 
 
 @lru_cache(maxsize=256)

@@ -107,7 +107,7 @@ class SelectingPolicy:
         Raises:
             UnsupportedError: there is no such state, or a selection is not one of its heads.
         """
-        own = {name: {"selection": it, "offload": self.offload} for name, it in self.selections.items()}
+        own = {name: {"selection": selection, "offload": self.offload} for name, selection in self.selections.items()}
         return change_states(graph, own)
 
     def to_json(self) -> dict[str, Any]:

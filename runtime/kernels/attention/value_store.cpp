@@ -40,8 +40,8 @@ uint32_t sum_of(const uint8_t* row, int64_t bytes) {
 
 std::shared_ptr<ValueStore> value_store(int64_t number) {
     const std::lock_guard<std::mutex> lock(stores_mutex);
-    const auto it = stores.find(number);
-    return it == stores.end() ? nullptr : it->second;
+    const auto found = stores.find(number);
+    return found == stores.end() ? nullptr : found->second;
 }
 
 ValueStore::ValueStore(int descriptor, std::string name, const std::vector<ValuePart>& parts)
@@ -80,9 +80,9 @@ uint8_t* ValueStore::place(const ValuePart& sizes, Head& head, int64_t slot) {
 
 void ValueStore::write(size_t part, int64_t head, int64_t slot, int64_t count, const uint8_t* rows) {
     const ValuePart& sizes = parts_[part].sizes;
-    Head& it = parts_[part].heads[index(head)];
-    const std::lock_guard<std::mutex> lock(it.mutex);
-    save(sizes, it, slot, count, rows);
+    Head& state = parts_[part].heads[index(head)];
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    save(sizes, state, slot, count, rows);
 }
 
 bool ValueStore::save(const ValuePart& sizes, Head& head, int64_t slot, int64_t count, const uint8_t* rows) {
@@ -127,15 +127,15 @@ bool ValueStore::fetch(const ValuePart& sizes, const Head& head, int64_t slot, i
 
 FetchCounts ValueStore::read(size_t part, int64_t head, const int64_t* slots, int64_t count, uint8_t* out) {
     const ValuePart& sizes = parts_[part].sizes;
-    Head& it = parts_[part].heads[index(head)];
+    Head& state = parts_[part].heads[index(head)];
     const int64_t bytes = sizes.row_bytes, most = std::max<int64_t>(1, kWindow / bytes);
     uint8_t window[kWindow];
     FetchCounts counts;
-    const std::lock_guard<std::mutex> lock(it.mutex);
-    const auto missing = [&](int64_t i) { return it.frame_of[index(slots[i])] < 0; };
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    const auto missing = [&](int64_t i) { return state.frame_of[index(slots[i])] < 0; };
     for (int64_t i = 0; i < count;) {
         if (!missing(i)) {
-            std::memcpy(out + i * bytes, place(sizes, it, slots[i]), index(bytes));
+            std::memcpy(out + i * bytes, place(sizes, state, slots[i]), index(bytes));
             ++counts.kept, ++i;
             continue;
         }
@@ -144,16 +144,17 @@ FetchCounts ValueStore::read(size_t part, int64_t head, const int64_t* slots, in
         for (; next < count && slots[next] > slots[next - 1] && slots[next] - slots[i] < most; ++next)
             if (missing(next)) last = next;
         const int64_t rows = slots[last] - slots[i] + 1;
-        if (!fetch(sizes, it, slots[i], rows, window)) return counts;
+        if (!fetch(sizes, state, slots[i], rows, window)) return counts;
         counts.bytes += rows * bytes;
         for (int64_t j = i; j <= last; ++j) {
             const uint8_t* row = window + (slots[j] - slots[i]) * bytes;
             const bool fetched = missing(j);
-            if (fetched && sum_of(row, bytes) != it.sums[index(slots[j])]) {
-                fail("has another row at byte " + std::to_string(it.offset + slots[j] * bytes) + " than the one that was written");
+            if (fetched && sum_of(row, bytes) != state.sums[index(slots[j])]) {
+                fail("has another row at byte " + std::to_string(state.offset + slots[j] * bytes) +
+                     " than the one that was written");
                 return counts;
             }
-            uint8_t* kept = place(sizes, it, slots[j]);
+            uint8_t* kept = place(sizes, state, slots[j]);
             if (fetched && kept) std::memcpy(kept, row, index(bytes));
             std::memcpy(out + j * bytes, fetched ? row : kept, index(bytes));
             ++(fetched ? counts.fetched : counts.kept);
@@ -178,21 +179,21 @@ bool ValueStore::load(const ValuePart& sizes, Head& head, int64_t slot, uint8_t*
 
 void ValueStore::read_blocks(size_t part, int64_t head, const int32_t* blocks, int64_t count, int64_t rows, uint8_t* out) {
     const ValuePart& sizes = parts_[part].sizes;
-    Head& it = parts_[part].heads[index(head)];
-    const std::lock_guard<std::mutex> lock(it.mutex);
+    Head& state = parts_[part].heads[index(head)];
+    const std::lock_guard<std::mutex> lock(state.mutex);
     for (int64_t i = 0; i < count * rows; ++i, out += sizes.row_bytes) {
         const int64_t slot = blocks[i / rows] * rows + i % rows;
-        if (!it.sums[index(slot)]) std::memset(out, 0, index(sizes.row_bytes));
-        else if (!load(sizes, it, slot, out)) return;
+        if (!state.sums[index(slot)]) std::memset(out, 0, index(sizes.row_bytes));
+        else if (!load(sizes, state, slot, out)) return;
     }
 }
 
 void ValueStore::copy(size_t part, int64_t head, int64_t from, int64_t to) {
     const ValuePart& sizes = parts_[part].sizes;
-    Head& it = parts_[part].heads[index(head)];
+    Head& state = parts_[part].heads[index(head)];
     uint8_t row[kMostRow];
-    const std::lock_guard<std::mutex> lock(it.mutex);
-    if (it.sums[index(from)] && load(sizes, it, from, row)) save(sizes, it, to, 1, row);
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    if (state.sums[index(from)] && load(sizes, state, from, row)) save(sizes, state, to, 1, row);
 }
 
 void ValueStore::fail(const std::string& message) {

@@ -52,9 +52,9 @@ bool Records::next(std::string_view& kind, std::vector<Field>& fields) {
 }
 
 Status RecordedNode::find(const char* name, Records::Type type, const Records::Field** field) const {
-    for (const Records::Field& it : fields_)
-        if (it.name == name && it.type == type) {
-            *field = &it;
+    for (const Records::Field& known : fields_)
+        if (known.name == name && known.type == type) {
+            *field = &known;
             return {};
         }
     return {Status::kFailed, "a contained node has no attribute " + std::string(name) + " of this type"};

@@ -64,24 +64,24 @@ class DirectSession final : public Session {
 
         Status input(size_t index, Shape& shape, void** data) override {
             if (index >= session_.bound_inputs_.size()) return session_.refuse("a node has too few inputs");
-            const SessionTensor& it = *session_.bound_inputs_[index];
-            shape.type = static_cast<ElementType>(it.type);
-            sizes(it, shape.dims);
+            const SessionTensor& bound = *session_.bound_inputs_[index];
+            shape.type = static_cast<ElementType>(bound.type);
+            sizes(bound, shape.dims);
             shape.counted();
-            *data = it.data;
-            return session_.fits(it, shape.count);
+            *data = bound.data;
+            return session_.fits(bound, shape.count);
         }
         Status output(size_t index, const std::vector<int64_t>& dims, float** data) override {
             if (index >= session_.bound_outputs_.size()) return session_.refuse("a node has too few outputs");
-            const SessionTensor& it = *session_.bound_outputs_[index];
+            const SessionTensor& bound = *session_.bound_outputs_[index];
             std::vector<int64_t> expected;
-            sizes(it, expected);
-            if (dims != expected || it.type != static_cast<int64_t>(ElementType::float32))
-                return session_.refuse("the output " + std::string(it.name) + " has memory of another shape or type");
+            sizes(bound, expected);
+            if (dims != expected || bound.type != static_cast<int64_t>(ElementType::float32))
+                return session_.refuse("the output " + std::string(bound.name) + " has memory of another shape or type");
             int64_t count = 1;
             for (int64_t size : dims) count *= size;
-            *data = static_cast<float*>(it.data);
-            return session_.fits(it, count);
+            *data = static_cast<float*>(bound.data);
+            return session_.fits(bound, count);
         }
         Status parallel(void (*work)(void*, size_t), size_t count, void* user) override {
             ThreadPool::shared().run(work, count, user);
@@ -89,9 +89,9 @@ class DirectSession final : public Session {
         }
 
       private:
-        void sizes(const SessionTensor& it, std::vector<int64_t>& dims) const {
-            dims.resize(static_cast<size_t>(it.rank));
-            for (size_t at = 0; at < dims.size(); ++at) dims[at] = size_of_dim(it.dims[at], rows_, results_);
+        void sizes(const SessionTensor& tensor, std::vector<int64_t>& dims) const {
+            dims.resize(static_cast<size_t>(tensor.rank));
+            for (size_t at = 0; at < dims.size(); ++at) dims[at] = size_of_dim(tensor.dims[at], rows_, results_);
         }
 
         const DirectSession& session_;
@@ -100,12 +100,12 @@ class DirectSession final : public Session {
 
     Status refuse(const std::string& why) const { return {Status::kInvalid, why}; }
 
-    Status fits(const SessionTensor& it, int64_t count) const {
-        const int64_t element = element_bytes(it.type), bytes = count * element;
-        if (!element) return refuse("the memory of " + std::string(it.name) + " has a type that no session knows");
-        if (bytes <= it.bytes) return {};
-        return refuse("the memory of " + std::string(it.name) + " has not enough space: expected " + std::to_string(bytes) +
-                      ", got " + std::to_string(it.bytes));
+    Status fits(const SessionTensor& tensor, int64_t count) const {
+        const int64_t element = element_bytes(tensor.type), bytes = count * element;
+        if (!element) return refuse("the memory of " + std::string(tensor.name) + " has a type that no session knows");
+        if (bytes <= tensor.bytes) return {};
+        return refuse("the memory of " + std::string(tensor.name) + " has not enough space: expected " + std::to_string(bytes) +
+                      ", got " + std::to_string(tensor.bytes));
     }
 
     // Sets `bound` to the memory of each name, once after each binding.
@@ -114,9 +114,10 @@ class DirectSession final : public Session {
         if (!bound.empty()) return {};
         Bound found;
         for (const std::string& name : names) {
-            const auto it = std::find_if(memory.begin(), memory.end(), [&](const SessionTensor& one) { return one.name == name; });
-            if (it == memory.end()) return refuse("Missing " + std::string(what) + ": " + name);
-            found.push_back(&*it);
+            const auto match =
+                std::find_if(memory.begin(), memory.end(), [&](const SessionTensor& one) { return one.name == name; });
+            if (match == memory.end()) return refuse("Missing " + std::string(what) + ": " + name);
+            found.push_back(&*match);
         }
         bound.swap(found);
         return {};

@@ -245,7 +245,7 @@ class OrtModelSession final : public Session {
     OrtModelSession()
         : env_(nullptr, ort->ReleaseEnv), memory_(nullptr, ort->ReleaseMemoryInfo), session_(nullptr, ort->ReleaseSession) {}
 
-    Status open(const void* model, int64_t bytes, const SessionOptions& it) {
+    Status open(const void* model, int64_t bytes, const SessionOptions& request) {
         // The process has one environment, that of the Python package.
         EDGEDEC_TRY(own(env_, [&](OrtEnv** env) { return ort->CreateEnv(ORT_LOGGING_LEVEL_ERROR, "edgedec", env); }));
         EDGEDEC_TRY(own(memory_, [&](OrtMemoryInfo** info) {
@@ -254,7 +254,7 @@ class OrtModelSession final : public Session {
         Handle<OrtSessionOptions> options(nullptr, ort->ReleaseSessionOptions);
         EDGEDEC_TRY(own(options, ort->CreateSessionOptions));
         EDGEDEC_TRY(taken(ort->SetSessionLogSeverityLevel(options.get(), ORT_LOGGING_LEVEL_ERROR)));
-        EDGEDEC_TRY(taken(ort->SetIntraOpNumThreads(options.get(), static_cast<int>(it.threads))));
+        EDGEDEC_TRY(taken(ort->SetIntraOpNumThreads(options.get(), static_cast<int>(request.threads))));
         // Activations are in an arena and not on the C heap, where passes of different widths fragmented the memory between
         // long-lived small blocks (60 MiB after 40 MiB of activations). Weights are not in the arena.
         EDGEDEC_TRY(taken(ort->EnableCpuMemArena(options.get())));
@@ -262,15 +262,16 @@ class OrtModelSession final : public Session {
         EDGEDEC_TRY(taken(ort->SetSessionGraphOptimizationLevel(options.get(), ORT_ENABLE_BASIC)));
         EDGEDEC_TRY(taken(ort->DisableMemPattern(options.get())));  // it would keep a block for each width of a pass
         EDGEDEC_TRY(taken(ort->AddSessionConfigEntry(options.get(), "session.use_device_allocator_for_initializers", "1")));
-        EDGEDEC_TRY(taken(ort->AddSessionConfigEntry(options.get(), "session.model_external_initializers_file_folder_path", it.folder)));
-        if (it.profile) EDGEDEC_TRY(taken(ort->EnableProfiling(options.get(), it.profile)));
-        EDGEDEC_TRY(add_operators(options.get(), !it.fused));
-        for (int64_t at = 0; at < it.initializer_count; ++at) {
+        EDGEDEC_TRY(taken(ort->AddSessionConfigEntry(
+            options.get(), "session.model_external_initializers_file_folder_path", request.folder)));
+        if (request.profile) EDGEDEC_TRY(taken(ort->EnableProfiling(options.get(), request.profile)));
+        EDGEDEC_TRY(add_operators(options.get(), !request.fused));
+        for (int64_t at = 0; at < request.initializer_count; ++at) {
             initializers_.emplace_back(nullptr, ort->ReleaseValue);
-            EDGEDEC_TRY(tensor(it.initializers[at], 0, 0, initializers_.back()));
-            EDGEDEC_TRY(taken(ort->AddInitializer(options.get(), it.initializers[at].name, initializers_.back().get())));
+            EDGEDEC_TRY(tensor(request.initializers[at], 0, 0, initializers_.back()));
+            EDGEDEC_TRY(taken(ort->AddInitializer(options.get(), request.initializers[at].name, initializers_.back().get())));
         }
-        const Opening opening(it);
+        const Opening opening(request);
         EDGEDEC_TRY(own(session_, [&](OrtSession** session) {
             return ort->CreateSessionFromArray(env_.get(), model, static_cast<size_t>(bytes), options.get(), session);
         }));
@@ -309,33 +310,33 @@ class OrtModelSession final : public Session {
         return {};
     }
 
-    Status tensor(const SessionTensor& it, int64_t n, int64_t r, Handle<OrtValue>& value) const {
+    Status tensor(const SessionTensor& source, int64_t n, int64_t r, Handle<OrtValue>& value) const {
         std::array<int64_t, 4> dims{};
-        const auto rank = static_cast<size_t>(it.rank);
-        for (size_t at = 0; at < rank; ++at) dims[at] = size_of_dim(it.dims[at], n, r);
+        const auto rank = static_cast<size_t>(source.rank);
+        for (size_t at = 0; at < rank; ++at) dims[at] = size_of_dim(source.dims[at], n, r);
         return own(value, [&](OrtValue** made) {
-            return ort->CreateTensorWithDataAsOrtValue(memory_.get(), it.data, static_cast<size_t>(it.bytes), dims.data(), rank,
-                                                       static_cast<ONNXTensorElementDataType>(it.type), made);
+            return ort->CreateTensorWithDataAsOrtValue(memory_.get(), source.data, static_cast<size_t>(source.bytes), dims.data(),
+                                                       rank, static_cast<ONNXTensorElementDataType>(source.type), made);
         });
     }
 
     Status bound(int64_t rows, int64_t results, const OrtIoBinding** values) {
-        for (const Binding& it : bindings_)
-            if (it.rows == rows && it.results == results) {
-                *values = it.values.get();
+        for (const Binding& binding : bindings_)
+            if (binding.rows == rows && binding.results == results) {
+                *values = binding.values.get();
                 return {};
             }
         Binding made{rows, results, {nullptr, ort->ReleaseIoBinding}};
-        EDGEDEC_TRY(own(made.values, [&](OrtIoBinding** it) { return ort->CreateIoBinding(session_.get(), it); }));
-        for (const SessionTensor& it : inputs_) {
+        EDGEDEC_TRY(own(made.values, [&](OrtIoBinding** binding) { return ort->CreateIoBinding(session_.get(), binding); }));
+        for (const SessionTensor& bound : inputs_) {
             Handle<OrtValue> value(nullptr, ort->ReleaseValue);
-            EDGEDEC_TRY(tensor(it, rows, results, value));
-            EDGEDEC_TRY(taken(ort->BindInput(made.values.get(), it.name, value.get())));
+            EDGEDEC_TRY(tensor(bound, rows, results, value));
+            EDGEDEC_TRY(taken(ort->BindInput(made.values.get(), bound.name, value.get())));
         }
-        for (const SessionTensor& it : outputs_) {
+        for (const SessionTensor& bound : outputs_) {
             Handle<OrtValue> value(nullptr, ort->ReleaseValue);
-            EDGEDEC_TRY(tensor(it, rows, results, value));
-            EDGEDEC_TRY(taken(ort->BindOutput(made.values.get(), it.name, value.get())));
+            EDGEDEC_TRY(tensor(bound, rows, results, value));
+            EDGEDEC_TRY(taken(ort->BindOutput(made.values.get(), bound.name, value.get())));
         }
         if (bindings_.size() == kMostBindings) bindings_.erase(bindings_.begin());
         bindings_.push_back(std::move(made));

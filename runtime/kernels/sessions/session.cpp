@@ -37,17 +37,17 @@ Session* opened(const Open& open) {
 }  // namespace
 
 void Session::bind(const SessionTensor* inputs, int64_t input_count, const SessionTensor* outputs, int64_t output_count) {
-    const auto known = [&](const SessionTensor& it) {
-        return std::find(input_names_.begin(), input_names_.end(), it.name) != input_names_.end();
+    const auto known = [&](const SessionTensor& tensor) {
+        return std::find(input_names_.begin(), input_names_.end(), tensor.name) != input_names_.end();
     };
     std::vector<SessionTensor> ins, outs;
     std::copy_if(inputs, inputs + input_count, std::back_inserter(ins), known);
     std::copy_n(outputs, output_count, std::back_inserter(outs));
     std::deque<std::string> names;
     for (auto* list : {&ins, &outs})
-        for (SessionTensor& it : *list) {
-            names.emplace_back(it.name);  // the caller's names end with the call
-            it.name = names.back().c_str();
+        for (SessionTensor& tensor : *list) {
+            names.emplace_back(tensor.name);  // the caller's names end with the call
+            tensor.name = names.back().c_str();
         }
     unbind();  // from here on, nothing fails
     inputs_.swap(ins), outputs_.swap(outs), names_.swap(names);
@@ -67,12 +67,12 @@ const SessionTensor* Opening::find(std::string_view name) const {
 }
 
 bool received_array(std::string_view name, Value& value) {
-    const SessionTensor* const it = opening ? opening->find(name) : nullptr;
-    if (!it) return false;
-    value.shape.type = static_cast<ElementType>(it->type);
-    value.shape.dims.assign(it->dims, it->dims + it->rank);
+    const SessionTensor* const tensor = opening ? opening->find(name) : nullptr;
+    if (!tensor) return false;
+    value.shape.type = static_cast<ElementType>(tensor->type);
+    value.shape.dims.assign(tensor->dims, tensor->dims + tensor->rank);
     value.shape.counted();
-    value.data = it->data;
+    value.data = tensor->data;
     return true;
 }
 
@@ -104,22 +104,22 @@ EDGEDEC_API void edgedec_session_close(void* session) { delete static_cast<edged
 // Sets the memory of inputs and outputs for all runs that follow.
 EDGEDEC_API int32_t edgedec_session_bind(void* session, const edgedec::SessionTensor* inputs, int64_t input_count,
                                          const edgedec::SessionTensor* outputs, int64_t output_count) {
-    edgedec::Session& it = *static_cast<edgedec::Session*>(session);
+    edgedec::Session& opened = *static_cast<edgedec::Session*>(session);
     return edgedec::called([&] {
-        it.bind(inputs, input_count, outputs, output_count);
+        opened.bind(inputs, input_count, outputs, output_count);
         return edgedec::Status();
     });
 }
 
 // Runs a pass over a number of rows.
 EDGEDEC_API int32_t edgedec_session_run(void* session, int64_t rows, int64_t results) {
-    edgedec::Session& it = *static_cast<edgedec::Session*>(session);
-    return edgedec::called([&] { return it.run(rows, results); });
+    edgedec::Session& opened = *static_cast<edgedec::Session*>(session);
+    return edgedec::called([&] { return opened.run(rows, results); });
 }
 
 // Ends the profile and returns the name of its file; null after an error.
 EDGEDEC_API const char* edgedec_session_end_profile(void* session) {
     thread_local std::string path;
-    edgedec::Session& it = *static_cast<edgedec::Session*>(session);
-    return edgedec::called([&] { return it.end_profile(path); }) ? nullptr : path.c_str();
+    edgedec::Session& opened = *static_cast<edgedec::Session*>(session);
+    return edgedec::called([&] { return opened.end_profile(path); }) ? nullptr : path.c_str();
 }

@@ -25,9 +25,9 @@ int64_t up(int64_t offset) { return down(offset + WeightStream::kAlignment - 1);
 
 int64_t nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1000000000 + time.tv_nsec; }
 #if defined(__APPLE__)
-timespec modified(const struct stat& it) { return it.st_mtimespec; }
+timespec modified(const struct stat& status) { return status.st_mtimespec; }
 #else
-timespec modified(const struct stat& it) { return it.st_mtim; }
+timespec modified(const struct stat& status) { return status.st_mtim; }
 #endif
 
 double seconds_since(std::chrono::steady_clock::time_point began) {
@@ -225,9 +225,9 @@ void WeightStream::start_at(std::unique_lock<std::mutex>& lock, size_t number) {
 }
 
 std::string WeightStream::acquire(size_t part, const uint8_t*& codes) {
-    const StreamPart& it = parts_[part];
-    if (it.codes) {
-        codes = it.codes;
+    const StreamPart& streamed = parts_[part];
+    if (streamed.codes) {
+        codes = streamed.codes;
         return {};
     }
     std::unique_lock<std::mutex> lock(mutex_);
@@ -246,8 +246,8 @@ std::string WeightStream::acquire(size_t part, const uint8_t*& codes) {
         return stopped_ ? "the weights are not read any more" : failure_;
     }
     uint8_t* const at = slot(acquired_++);
-    counters_.used_bytes += it.codes_bytes;
-    codes = at + (it.codes_offset - down(it.codes_offset));
+    counters_.used_bytes += streamed.codes_bytes;
+    codes = at + (streamed.codes_offset - down(streamed.codes_offset));
     return {};
 }
 

@@ -275,7 +275,7 @@ def test_the_size_of_a_tree_has_the_most_tokens_per_second(policy: ModuleType) -
             feed(adaptive, 1, 1, 1.0, call)
         adaptive.acceptance = RankAcceptance(DEPTH)  # the prior: guesses are right in 60 % of the trials
         sizes = policy.create().sizes(limits, adaptive.accept)
-        speeds = [it.tokens / (1 + slope * (it.nodes - 1) + call * it.depth) for it in sizes]
+        speeds = [size.tokens / (1 + slope * (size.nodes - 1) + call * size.depth) for size in sizes]
         size = chosen[slope, call] = adaptive.size(policy.create(), limits, 0)
         best = sizes[int(np.argmax(speeds))]
         assert (size.nodes, size.depth) == (best.nodes, best.depth)

@@ -101,12 +101,12 @@ def test_texts_are_those_without_guesses(
     engine, decoders = make(pair, Counted(pair, monkeypatch))
     plain, plain_decoders = make(pair, "none")
     wishes = [wish(prompt, temperature, policy) for prompt in prompts()]
-    together = written(engine, [one.start(it) for one, it in zip(decoders, wishes, strict=True)], 24)
+    together = written(engine, [one.start(asked) for one, asked in zip(decoders, wishes, strict=True)], 24)
     assert (
         sum(one.rounds.drafted for one in decoders) > 24 or policy == "hardware"
     )  # this policy may find that none pays
-    for text, it in zip(together, wishes, strict=True):
-        assert [written(plain, [plain_decoders[0].start(it)], 24)] == [[text]]
+    for text, asked in zip(together, wishes, strict=True):
+        assert [written(plain, [plain_decoders[0].start(asked)], 24)] == [[text]]
         for sequence in plain.sequences:
             plain.remove(sequence)
 

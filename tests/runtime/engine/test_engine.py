@@ -122,7 +122,7 @@ def test_a_step_never_has_more_rows_than_the_engine(count: int) -> None:
     while engine.sequences:
         before = [len(sequence.rows) for sequence in sequences]
         engine.step()
-        step = [it.rows[at] for it, at in zip(sequences, before, strict=True) if len(it.rows) > at]
+        step = [one.rows[at] for one, at in zip(sequences, before, strict=True) if len(one.rows) > at]
         assert 0 < sum(step) <= 16
 
 

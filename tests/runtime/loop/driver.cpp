@@ -55,23 +55,23 @@ void put(int64_t value) { put(&value, sizeof(value)); }
 void show(const char* name) { std::printf("%s %016llx\n", name, static_cast<unsigned long long>(digest)); }
 
 edgedec::SamplingOptions options(const int32_t* ids, const double* values) {
-    edgedec::SamplingOptions it{};
+    edgedec::SamplingOptions sampling{};
     const double temperatures[] = {0.0, 0.1, 0.8, 2.0, 1e-30};
-    it.temperature = temperatures[number(5)];
-    it.top_p = number(2) ? 1.0 : static_cast<double>(number(100)) / 100;
-    it.min_p = number(2) ? 0.0 : static_cast<double>(number(100)) / 100;
-    it.repeat_penalty = number(2) ? 1.0 : 1.3;
-    it.presence_penalty = number(2) ? 0.0 : 0.4;
-    it.frequency_penalty = number(2) ? 0.0 : -0.2;
-    it.top_k = number(3) * 7;
-    it.repeat_last_n = number(40) - 1;
-    it.vocab_limit = 1 + number(2 * kVocab);
-    it.biases = number(3);
-    it.bias_ids = ids;
-    it.bias_values = values;
-    it.seed = static_cast<uint64_t>(number(1000));
-    it.sample = static_cast<uint64_t>(number(3));
-    return it;
+    sampling.temperature = temperatures[number(5)];
+    sampling.top_p = number(2) ? 1.0 : static_cast<double>(number(100)) / 100;
+    sampling.min_p = number(2) ? 0.0 : static_cast<double>(number(100)) / 100;
+    sampling.repeat_penalty = number(2) ? 1.0 : 1.3;
+    sampling.presence_penalty = number(2) ? 0.0 : 0.4;
+    sampling.frequency_penalty = number(2) ? 0.0 : -0.2;
+    sampling.top_k = number(3) * 7;
+    sampling.repeat_last_n = number(40) - 1;
+    sampling.vocab_limit = 1 + number(2 * kVocab);
+    sampling.biases = number(3);
+    sampling.bias_ids = ids;
+    sampling.bias_values = values;
+    sampling.seed = static_cast<uint64_t>(number(1000));
+    sampling.sample = static_cast<uint64_t>(number(3));
+    return sampling;
 }
 
 struct Shape {
@@ -140,14 +140,14 @@ void sampling() {
     for (int64_t trial = 0; trial < 400; ++trial) {
         const int32_t ids[] = {static_cast<int32_t>(number(kVocab + 5)), static_cast<int32_t>(number(6) - 2)};
         const double values[] = {static_cast<double>(number(9) - 4), -std::numeric_limits<double>::infinity()};
-        edgedec::SamplingOptions it = options(ids, values);
-        if (number(30) == 0) it.vocab_limit = 0;
+        edgedec::SamplingOptions sampling = options(ids, values);
+        if (number(30) == 0) sampling.vocab_limit = 0;
         float logits[10 * kVocab], probs[kVocab];
         for (float& value : logits) value = logit();
         if (number(8) == 0) logits[number(kVocab)] = number(2) ? std::numeric_limits<float>::quiet_NaN() : -std::numeric_limits<float>::infinity();
         int32_t text[50], tokens[10], parents[10], path[10];
         for (int32_t& id : text) id = static_cast<int32_t>(number(kVocab + 3) - 2);
-        const int64_t result = edgedec_loop_distribution(&it, logits, kVocab, text, 1 + number(50), probs);
+        const int64_t result = edgedec_loop_distribution(&sampling, logits, kVocab, text, 1 + number(50), probs);
         put(result);
         if (!result) put(probs, sizeof(probs));
         const int64_t n = number(11);
@@ -156,7 +156,7 @@ void sampling() {
             parents[at] = at ? static_cast<int32_t>(number(at)) : -1;
         }
         int64_t size = 0;
-        put(edgedec_loop_verify(&it, tokens, parents, n, logits, kVocab, text, number(50), trial, path, &size));
+        put(edgedec_loop_verify(&sampling, tokens, parents, n, logits, kVocab, text, number(50), trial, path, &size));
         put(size);
         put(path, 4 * static_cast<size_t>(size));
         put(logits, sizeof(logits));
@@ -212,49 +212,49 @@ struct DriverText {
     int32_t text[kPositions + 1], tree_sizes[kRounds], path_sizes[kRounds];
     int32_t tokens[kRounds * kNodes], parents[kRounds * kNodes], path[kRounds * kNodes];
     double seconds[3][kRounds];
-    edgedec::TextArguments it{};
+    edgedec::TextArguments arguments{};
 
     DriverText() {
-        it.text = text;
-        it.positions = kPositions;
-        it.blocks = blocks;
+        arguments.text = text;
+        arguments.positions = kPositions;
+        arguments.blocks = blocks;
         const int64_t kind = number(4);
-        it.draft = static_cast<edgedec::Draft*>(edgedec_loop_draft_open(kind, kVocab, kPositions, 6));
+        arguments.draft = static_cast<edgedec::Draft*>(edgedec_loop_draft_open(kind, kVocab, kPositions, 6));
         if (number(8) == 0) {
-            edgedec_loop_draft_close(it.draft);
-            it.draft = nullptr;
+            edgedec_loop_draft_close(arguments.draft);
+            arguments.draft = nullptr;
         }
-        it.policy = number(3);
+        arguments.policy = number(3);
         const int64_t more = number(20) == 0;
-        it.nodes = it.policy == 1 ? 8 : 1 + number(kNodes + more);
-        it.depth = number(7);
-        it.levels = {shape.sizes, 3, shape.places};
-        it.sampling = &sampling;
-        it.ends = ids;
-        it.end_count = number(3);
-        it.result_nodes = kNodes;
-        it.tree_sizes = tree_sizes;
-        it.path_sizes = path_sizes;
-        it.tokens = tokens;
-        it.parents = parents;
-        it.path = path;
-        it.draft_seconds = seconds[0];
-        it.verify_seconds = seconds[1];
-        it.commit_seconds = seconds[2];
-        it.length = number(200) ? 1 + number(30) : 0;
-        for (int64_t at = 0; at < it.length; ++at) text[at] = number(200) ? static_cast<int32_t>(number(5)) : -1;
+        arguments.nodes = arguments.policy == 1 ? 8 : 1 + number(kNodes + more);
+        arguments.depth = number(7);
+        arguments.levels = {shape.sizes, 3, shape.places};
+        arguments.sampling = &sampling;
+        arguments.ends = ids;
+        arguments.end_count = number(3);
+        arguments.result_nodes = kNodes;
+        arguments.tree_sizes = tree_sizes;
+        arguments.path_sizes = path_sizes;
+        arguments.tokens = tokens;
+        arguments.parents = parents;
+        arguments.path = path;
+        arguments.draft_seconds = seconds[0];
+        arguments.verify_seconds = seconds[1];
+        arguments.commit_seconds = seconds[2];
+        arguments.length = number(200) ? 1 + number(30) : 0;
+        for (int64_t at = 0; at < arguments.length; ++at) text[at] = number(200) ? static_cast<int32_t>(number(5)) : -1;
     }
-    ~DriverText() { edgedec_loop_draft_close(it.draft); }
+    ~DriverText() { edgedec_loop_draft_close(arguments.draft); }
     DriverText(const DriverText&) = delete;
     DriverText& operator=(const DriverText&) = delete;
 
     // Puts the last `rounds` of `it.rounds` rounds.
     void show_rounds(int64_t rounds) const {
-        put(it.stop);
-        put(it.rounds);
-        put(it.length);
-        put(text, 4 * static_cast<size_t>(it.length));
-        for (int64_t round = it.rounds - rounds; round < it.rounds; ++round) {
+        put(arguments.stop);
+        put(arguments.rounds);
+        put(arguments.length);
+        put(text, 4 * static_cast<size_t>(arguments.length));
+        for (int64_t round = arguments.rounds - rounds; round < arguments.rounds; ++round) {
             const int64_t row = round % kRounds;
             put(tokens + row * kNodes, 4 * static_cast<size_t>(tree_sizes[row]));
             put(parents + row * kNodes, 4 * static_cast<size_t>(tree_sizes[row]));
@@ -319,8 +319,8 @@ void rounds() {
         edgedec::TextArguments* addresses[kTexts];
         for (int64_t at = 0; at < texts; ++at) {
             owners.push_back(std::make_unique<DriverText>());
-            addresses[at] = &owners.back()->it;
-            owners.back()->it.slot = number(20) ? at : number(2) ? kSlots : -1;
+            addresses[at] = &owners.back()->arguments;
+            owners.back()->arguments.slot = number(20) ? at : number(2) ? kSlots : -1;
         }
         edgedec::RoundsArguments call{};
         call.target = &target;
@@ -335,16 +335,16 @@ void rounds() {
         for (int64_t number_of_call = 0; number_of_call < 30; ++number_of_call) {
             bool room = true;
             for (const auto& owner : owners) {
-                room = room && owner->it.length <= kPositions;
-                owner->it.held = 1 + number(6);
-                owner->it.most_tokens = 1 + number(20);
+                room = room && owner->arguments.length <= kPositions;
+                owner->arguments.held = 1 + number(6);
+                owner->arguments.most_tokens = 1 + number(20);
             }
             if (!room) break;
             call.most_rounds = number(9);
             const int64_t result = edgedec_loop_rounds(&call);
             put(result);
             if (result) break;
-            for (const auto& owner : owners) owner->show_rounds(owner->it.rounds);
+            for (const auto& owner : owners) owner->show_rounds(owner->arguments.rounds);
         }
     }
     close(file);

@@ -186,7 +186,7 @@ class TinyCall:
 def test_arguments_of_rounds_that_do_not_fit_are_refused(name: str, value: int | None, message: str) -> None:
     assert LIBRARY is not None
     tiny = TinyCall(RUN(lambda session, rows, results: 0))
-    (owner,) = (it for it in (tiny.target, tiny.text, tiny.call) if hasattr(it, name))
+    (owner,) = (arguments for arguments in (tiny.target, tiny.text, tiny.call) if hasattr(arguments, name))
     setattr(owner, name, value)
     with pytest.raises(EdgedecError, match=message):
         LIBRARY.call("edgedec_loop_rounds", tiny.address)
