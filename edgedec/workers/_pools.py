@@ -21,7 +21,7 @@ class InlinePool:
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
-        self._state = "ready"
+        self._state = "idle"
 
     def map(
         self,
@@ -41,7 +41,7 @@ class InlinePool:
     def _exclusive(
         self, function: Callable[[Any], Any], items: Iterable[Any], progress: Progress, label: str
     ) -> Iterator[Any]:
-        if self._state != "ready":
+        if self._state != "idle":
             raise UsageError("another map of this pool has not ended; read all its results, or close it, first")
         self._state = "busy"
         try:
@@ -50,7 +50,7 @@ class InlinePool:
                 self._check_open()
         finally:
             if self._state != "closed":
-                self._state = "ready"
+                self._state = "idle"
 
     def _results(
         self, function: Callable[[Any], Any], items: Iterable[Any], progress: Progress, label: str

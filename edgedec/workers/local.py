@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as ready
+from multiprocessing.connection import wait as wait_for
 from typing import Any
 
 from edgedec.workers._calls import CallResult, call
@@ -119,7 +119,7 @@ class _Processes:
     def finished(self, wait: bool) -> list[tuple[int, CallResult]]:
         busy: dict[Any, _Worker] = {worker.pipe: worker for worker in self._all if worker.number is not None}
         results = []
-        for pipe in ready(list(busy), None if wait else 0):
+        for pipe in wait_for(list(busy), None if wait else 0):
             worker = busy[pipe]
             result = worker.result()
             assert worker.number is not None

@@ -221,7 +221,7 @@ class EventStream(Response):
                 if event is None:
                     yield self._framing.ping
                     continue
-                events = [event, *self._submission.ready()]  # a step of the model may write several tokens
+                events = [event, *self._submission.available()]  # a step of the model may write several tokens
                 yield self._written(chunk for event in events for chunk in _chunks(self._reply, event))
             yield self._written(self._reply.closing()) + self._framing.final
         except EdgedecError as error:

@@ -156,7 +156,7 @@ class Submission:
         self._withdraw, self._loop = withdraw, asyncio.get_running_loop()
         self._events: asyncio.Queue[TextEvent | Exception] = asyncio.Queue()
         self._open = len(requests)
-        self._failure: Exception | None = None  # an error that ``ready`` has met, for ``next``
+        self._failure: Exception | None = None  # an error that ``available`` has met, for ``next``
         self.cancelled = False  # read by the model's thread
         self.error: Exception | None = None
         self.turns = [
@@ -205,7 +205,7 @@ class Submission:
             raise event
         return self._taken(event)
 
-    def ready(self) -> list[TextEvent]:
+    def available(self) -> list[TextEvent]:
         """Return the events that are there already. ``next`` raises an error that comes after them."""
         events = list[TextEvent]()
         while self._failure is None and not self._events.empty():

@@ -481,7 +481,7 @@ def test_events_that_are_there_are_taken_at_once_and_an_error_after_them_is_rais
         async with running(lambda: session.real) as service:
             submission = service.submit([request(5)])
             await until(session.began.is_set)
-            assert submission.ready() == []
+            assert submission.available() == []
             session.steps.release(4)
             first = await submission.next(PATIENCE_S)
             await until(lambda: submission._events.qsize() >= 2)
@@ -489,9 +489,9 @@ def test_events_that_are_there_are_taken_at_once_and_an_error_after_them_is_rais
             session.steps.release(100)
             await until(lambda: not service.running)
             await until(lambda: submission._events.qsize() >= 3)
-            parts = [first, *submission.ready()]
+            parts = [first, *submission.available()]
             assert [part.text for part in parts if isinstance(part, TextPart)] == ["0.0 ", "0.1 ", "0.2 "]
-            assert submission.ready() == []
+            assert submission.available() == []
             with pytest.raises(ApiError, match="the board is gone"):
                 await submission.next(PATIENCE_S)
             assert isinstance(submission.error, ApiError)
@@ -504,7 +504,7 @@ def test_the_end_of_a_submission_may_be_among_the_events_that_are_there() -> Non
         async with running(lambda: ScriptedSession().real) as service:
             submission = service.submit([request()])
             await until(lambda: submission._events.qsize() == 4)
-            assert len(submission.ready()) == 4
+            assert len(submission.available()) == 4
             assert submission.ended
 
     run(test())
