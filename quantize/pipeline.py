@@ -266,7 +266,7 @@ class _Run:
             where=f"{self.checkpoint.source}: tensor {source}",
             scheme=scheme,
             fitted=not self.storage.native,
-            otherwise=self.storage.otherwise(self._role(name)),
+            otherwise=self.storage.otherwise.get(self._role(name)),
         )
 
     def add(self, names: list[str], keep: str = "") -> Int8Weight | None:

@@ -341,12 +341,7 @@ class Scheduler:
             return False
         now = self._cache.longest(task.prompt, self._used())
         for other in self._running:
-            if (
-                other.decoder is None
-                or other.sequence is None
-                or other.parked is not None
-                or not other.sequence.reading
-            ):
+            if not (other.decoder and other.sequence and other.sequence.reading) or other.parked is not None:
                 continue
             common = common_prefix(task.prompt, other.prompt)
             if common >= max(_LEAST_SHARED, now + 1, other.decoder.state.length + 1):
