@@ -44,19 +44,9 @@ class Together:
         self.texts, self.call = tuple(texts), RoundsCall(library, inputs, texts)
 
 
-class CompiledRound(NamedTuple):
-    """A round that the loop has run.
-
-    Members:
-        tokens: accepted guesses, and the token after them.
-        seconds: the seconds of the round.
-        tree, outcome: the tree and its outcome; None without speculation, because then there is nothing to learn.
-    """
-
-    tokens: list[int]
-    seconds: RoundSeconds
-    tree: TokenTree | None = None
-    outcome: Outcome | None = None
+# A round that the loop has run: accepted guesses and the token after them; its seconds; and what the text learns from, None
+# without speculation.
+CompiledRound = tuple[list[int], RoundSeconds, tuple[TokenTree, Outcome] | None]
 
 
 class CompiledText:
@@ -136,10 +126,10 @@ class CompiledText:
             tokens, begin = ids[begin : begin + path], begin + path
             seconds = RoundSeconds(draft=draft[at], device=device[at], verify=verify[at], commit=commit[at])
             if not speculates:  # a tree and an outcome would take time
-                yield CompiledRound(tokens, seconds)
+                yield tokens, seconds, None
                 continue
             tree = TokenTree(tokens=rounds.tokens[at, :size], parents=rounds.parents[at, :size], draft={})
-            yield CompiledRound(tokens, seconds, tree, Outcome(path=rounds.path[at, :path], next_token=tokens[-1]))
+            yield tokens, seconds, (tree, Outcome(path=rounds.path[at, :path], next_token=tokens[-1]))
 
 
 class NextRounds(NamedTuple):

@@ -190,7 +190,7 @@ class AutoregressiveSequence(PromptSequence):
         path, tokens = outcome.path.tolist(), tree.tokens.tolist()
         accepted = [tokens[node] for node in path]
         self._decoder.cached += accepted
-        self._count(tree, outcome, self._clock.take(result.seconds, self.state), past=len(text) - 1)
+        self._count((tree, outcome), self._clock.take(result.seconds, self.state), past=len(text) - 1)
         ids = [*accepted[1:], outcome.next_token]
         if self.request.logprobs is None:
             return _tokens(ids)
@@ -249,28 +249,27 @@ class AutoregressiveSequence(PromptSequence):
     def _record(self, compiled: CompiledText, done: DoneRounds) -> WrittenRounds:
         """Record rounds of the compiled loop."""
         results, past = list(compiled.results(done, self._length)), self._length - 1
-        self._length += sum([len(result.tokens) for result in results])
+        self._length += sum([len(tokens) for tokens, _, _ in results])
         self._decoder.cached += self._ids[past : self._length - 1].tolist()
         self.ended = self._length > self.request.limits.positions
         written = WrittenRounds([], [])
-        for tokens, seconds, tree, outcome in results:
+        for tokens, seconds, learned in results:
             written.tokens.extend(_tokens(tokens))
-            written.passes.append((1 if tree is None else len(tree.tokens), seconds.device))
-            self._count(tree, outcome, seconds, past=past)
+            written.passes.append((1 if learned is None else len(learned[0].tokens), seconds.device))
+            self._count(learned, seconds, past=past)
             past += len(tokens)
         return written
 
-    def _count(self, tree: TokenTree | None, outcome: Outcome | None, seconds: RoundSeconds, *, past: int) -> None:
-        """Update the statistics of the rounds, and with a tree the decision whether to speculate."""
-        if tree is None or outcome is None:
+    def _count(self, learned: tuple[TokenTree, Outcome] | None, seconds: RoundSeconds, *, past: int) -> None:
+        """Update the statistics of the rounds, and with a tree and its outcome the decision whether to speculate."""
+        if learned is None:
             self.rounds.add(seconds)
         else:
-            self.rounds.observe(tree, outcome, seconds)
+            self.rounds.observe(*learned, seconds)
         self._decoder.on_round(seconds)
-        if tree is not None and outcome is not None:
+        if learned is not None:
             self._parts.adaptive.observe(
-                tree,
-                outcome,
+                *learned,
                 seconds=seconds.total,
                 draft_seconds=seconds.drafting,
                 pass_seconds=seconds.device,

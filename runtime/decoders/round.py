@@ -48,6 +48,65 @@ _ROOT = np.zeros(1, np.int32)  # ``Pass.logits`` of a tree without guesses
 _ROOT.setflags(write=False)
 
 
+class TreePass(NamedTuple):
+    """A tree and the pass that runs all of its nodes."""
+
+    tree: TokenTree
+    work: Pass
+
+
+# A round yields the passes of a draft model, and then that of the tree, and is sent the result of each.
+Round = Generator[DraftPass | TreePass, PassResult, Outcome]
+
+
+def speculative_round(parts: RoundParts, state: State, text: I32, rows: int) -> Round:
+    """Return what the target accepts after a text, whose last token is not in the cache.
+
+    Example: after "the cat sat", a chain guesses " on", " the", " sofa". The pass has 4 rows: " sat" and the guesses. The
+    target's tokens after them are " on", " the", " mat" and something else. So the path has 3 rows, which are committed,
+    and the next token is " mat": one pass has given three tokens.
+
+    Args:
+        parts: the parts of the round.
+        state: the cache of the text.
+        text: the text, int32 [t].
+        rows: number of rows that the pass may have, at least 1.
+
+    Raises:
+        EdgedecError: the draft or the verifier cannot go on.
+    """
+    clock = parts.clock
+
+    with clock.drafting:  # often the tree was grown while the last pass ran
+        tree = parts.ahead.take(text) if parts.adaptive.on else None
+        if tree is None or len(tree.tokens) > rows:
+            tree = yield from grow(parts, text, rows)
+
+    with clock.verifying:
+        work = _tree_pass(parts, tree, state.length)
+
+    result = yield TreePass(tree, work)  # while it runs, the sequence may grow the next tree
+
+    with clock.verifying:
+        outcome = parts.accept(tree, result, text)
+
+    with clock.committing:
+        state.commit(outcome.path)
+
+    with clock.observing:
+        parts.draft.observe(tree, outcome)
+
+    return outcome
+
+
+def grow(parts: RoundParts, text: I32, rows: int | None = None) -> Drafting[TokenTree]:
+    """Return the next tree after ``text``; a root without guesses if there is no room or guesses do not pay."""
+    size = parts.size(len(text), rows)
+    if not size.depth:
+        return root_alone(text)
+    return (yield from parts.request.policy.grow(parts.draft, text, size, parts.cost, parts.adaptive.accept))
+
+
 @dataclass(kw_only=True)
 class RoundParts:
     """The parts of the rounds of a text.
@@ -119,65 +178,6 @@ class RoundParts:
                 rows = [distribution(int(node)) for node in outcome.path]
             taps |= top_taps(rows, logits=request.greedy)
         return replace(outcome, taps=taps)
-
-
-class TreePass(NamedTuple):
-    """A tree and the pass that runs all of its nodes."""
-
-    tree: TokenTree
-    work: Pass
-
-
-# A round yields the passes of a draft model, and then that of the tree, and is sent the result of each.
-Round = Generator[DraftPass | TreePass, PassResult, Outcome]
-
-
-def speculative_round(parts: RoundParts, state: State, text: I32, rows: int) -> Round:
-    """Return what the target accepts after a text, whose last token is not in the cache.
-
-    Example: after "the cat sat", a chain guesses " on", " the", " sofa". The pass has 4 rows: " sat" and the guesses. The
-    target's tokens after them are " on", " the", " mat" and something else. So the path has 3 rows, which are committed,
-    and the next token is " mat": one pass has given three tokens.
-
-    Args:
-        parts: the parts of the round.
-        state: the cache of the text.
-        text: the text, int32 [t].
-        rows: number of rows that the pass may have, at least 1.
-
-    Raises:
-        EdgedecError: the draft or the verifier cannot go on.
-    """
-    clock = parts.clock
-
-    with clock.drafting:  # often the tree was grown while the last pass ran
-        tree = parts.ahead.take(text) if parts.adaptive.on else None
-        if tree is None or len(tree.tokens) > rows:
-            tree = yield from grow(parts, text, rows)
-
-    with clock.verifying:
-        work = _tree_pass(parts, tree, state.length)
-
-    result = yield TreePass(tree, work)  # while it runs, the sequence may grow the next tree
-
-    with clock.verifying:
-        outcome = parts.accept(tree, result, text)
-
-    with clock.committing:
-        state.commit(outcome.path)
-
-    with clock.observing:
-        parts.draft.observe(tree, outcome)
-
-    return outcome
-
-
-def grow(parts: RoundParts, text: I32, rows: int | None = None) -> Drafting[TokenTree]:
-    """Return the next tree after ``text``; a root without guesses if there is no room or guesses do not pay."""
-    size = parts.size(len(text), rows)
-    if not size.depth:
-        return root_alone(text)
-    return (yield from parts.request.policy.grow(parts.draft, text, size, parts.cost, parts.adaptive.accept))
 
 
 def begin_round(steps: Round) -> Drafting[TreePass]:
