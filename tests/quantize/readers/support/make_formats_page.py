@@ -46,11 +46,10 @@ def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _kinds() -> str:
     kinds = {kind.what: kind for _, _, kind in file_kinds._MAGIC}
-    rows = []
-    for what, kind in kinds.items():
-        use = _USES.get(kind.role, "refused: {}").format(kind.advice)
-        rows.append((what.split(" ", 1)[1], use))
-    return _table("first bytes of | it", rows)
+    uses = {
+        what.split(" ", 1)[1]: _USES.get(kind.role, "refused: {}").format(kind.advice) for what, kind in kinds.items()
+    }
+    return _table("first bytes of | it", ((", ".join(group), use) for use, group in _by_reason(uses).items()))
 
 
 def _package_decodes(kind: blocks.Kind) -> bool:
@@ -91,31 +90,37 @@ def _architectures() -> str:
         "refused": "refused, as llama.cpp does",
         "left out": "left out with a note, as llama.cpp does",
     }
-    rows = [
-        (f"`{name}`", f"`{one.model_type}`", _code(one.biases) or "none", heads[one.head])
-        for name, one in models.ARCHITECTURES.items()
-    ]
-    rows += [(f"`{name}`", f"refused: {why}", "", "") for name, why in models._REFUSED.items()]
-    return _table("architecture | family | biases that are read | a head of its own beside a tied one", rows)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, one in models.ARCHITECTURES.items():
+        family = "" if one.model_type == name else f" (`{one.model_type}`)"
+        groups.setdefault((_code(one.biases) or "none", heads[one.head]), []).append(f"`{name}`{family}")
+    rows = [(", ".join(group), *how) for how, group in groups.items()]
+    rows += [(_code(group), f"refused: {why}", "") for why, group in _by_reason(models._REFUSED).items()]
+    return _table(
+        "architecture (family, if it is another name) | biases that are read | a head of its own beside a tied one",
+        rows,
+    )
 
 
 def _gguf_keys() -> str:
-    rows = [(f"`ARCHITECTURE.{key}`", why) for key, why in keys.ARCHITECTURE_KEYS.items()]
+    reason_of = {f"`ARCHITECTURE.{key}`": why for key, why in keys.ARCHITECTURE_KEYS.items()}
     for key in dict.fromkeys(key for reasons in keys.TOKENIZER_KEYS.values() for key in reasons):
         reasons = {model: why[key] for model, why in keys.TOKENIZER_KEYS.items() if key in why}
         which = "" if len(reasons) == len(keys.TOKENIZER_KEYS) else f" of the model {_code(reasons)}"
-        rows.append((f"`tokenizer.ggml.{key}`{which}", next(iter(reasons.values()))))
-    rows += [(f"`{key}*`", why) for key, why in keys.GENERAL_KEYS.items()]
-    return _table("key that is not used | because", rows)
+        reason_of[f"`tokenizer.ggml.{key}`{which}"] = next(iter(reasons.values()))
+    reason_of |= {f"`{key}*`": why for key, why in keys.GENERAL_KEYS.items()}
+    return _table(
+        "keys that are not used | because", ((", ".join(them), why) for why, them in _by_reason(reason_of).items())
+    )
 
 
 def _splits() -> str:
     groups: dict[str, list[str]] = {}
     for name, cut in byte_tokenizer.CUTS.items():
         groups.setdefault(repr(cut), []).append(name)
-    rows = [(_code(group), "read") for group in groups.values()]
+    rows = [("; ".join(_code(group) for group in groups.values()), "read")]
     rows += [(_code(group), f"refused: {why}") for why, group in _by_reason(byte_tokenizer.NO_CUTS).items()]
-    return _table("`tokenizer.ggml.pre`; names in a row split alike |", rows)
+    return _table("`tokenizer.ggml.pre`; names without a semicolon between them split alike |", rows)
 
 
 def _families() -> str:
