@@ -12,7 +12,7 @@ from ctypes import addressof, c_int64
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -347,6 +347,27 @@ def check_texts(target: Target, drafter: str, name: str, monkeypatch: pytest.Mon
         assert decoder.cached == [*PROMPT.tolist(), *actual][: TEXT_LIMITS.positions]
         assert decoder.state.length == 0  # closed
         assert target.free_rows == free
+
+
+class Watched:
+    """A target that passes on everything, and counts the passes that it sees."""
+
+    def __init__(self, target: Target) -> None:
+        self._target, self.passes = target, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def submit(self, work: Any) -> Any:
+        self.passes += len(work)
+        return self._target.submit(work)
+
+
+def test_a_target_around_another_one_sees_every_pass(target: Target) -> None:
+    watched, wish = Watched(target), request(TEXTS["greedy"], "chain")
+    tokens, _, compiled = write(cast(Target, watched), "none", wish)
+    assert (tokens, compiled) == (write(target, "none", wish)[0], False)
+    assert watched.passes >= len(tokens)
 
 
 def test_no_pass_runs_after_the_last_token_that_the_caller_takes(target: Target) -> None:
