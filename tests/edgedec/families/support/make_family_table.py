@@ -172,32 +172,28 @@ The rope scalings default, linear, llama3, yarn, longrope (up to the original co
 supported. Every other setting that would change the model raises an `UnsupportedError` that names it. Families work with any
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
-The states of gated delta nets and of Mamba 1 and 2 do not grow with the text. The
-[CPU kernels](cpu-kernels.md#recurrent-states) and the reference run them. ONNX Runtime's own operators (`cuda`, and `cpu`
-without the kernels), `gpu`, `webgpu`, the export for browsers and the accelerator refuse them by the operation's name. The
-[integer profile](integer-profile.md#recurrent-states) defines those of gated delta nets and of Mamba 2.
+The states of gated delta nets and of Mamba 1 and 2 run on the [CPU kernels](cpu-kernels.md#recurrent-states) and in the
+reference. ONNX Runtime's own operators (`cuda`, and `cpu` without the kernels), `gpu`, `webgpu`, the export for browsers and
+the accelerator refuse them by the operation's name. The [integer profile](integer-profile.md#recurrent-states) defines those
+of gated delta nets and of Mamba 2.
 
 `edgedec export --format onnx` writes them with operators of the ONNX standard, for all of these families but Phi 4 mini
 flash, which it refuses by the name of an operation. A convolution is a `Conv`, a recurrence a `Scan` over the rows of a
 pass. The states are inputs `past_recurrent.N` and outputs `present_recurrent.N`, float32, zero before a text and in the
-order of the graph; they are those after all rows of a pass, which must therefore be a part of a text, without padding and
-without branches. With float weights the logits equal the reference's to 0.0003 of their standard deviation, in prefills and
-in steps (`tests/quantize/exporters/test_onnx_recurrent.py`). onnxruntime-genai has no name for such states, so the folder
-has no configuration for it, and no draft.
+order of the graph; they are those after all rows of a pass, which must be without padding and branches. With float weights
+the logits equal the reference's to 0.0003 of their standard deviation (`tests/quantize/exporters/test_onnx_recurrent.py`).
+The folder has no configuration for onnxruntime-genai, which has no name for such states, and no draft.
 
-Kimi Linear's attention is stored as a latent of few columns, from which the keys and values of all heads are computed. Their
-states hold these keys and values, each as wide as the wider of both, so they take many times the bytes of the latent. The
-cross decoder of Phi 4 mini flash, half of its layers, has no keys and values of its own. `distil` does not train these two.
+The keys and values of Kimi Linear's attention, each as wide as the wider of both, take many times the bytes of the latent
+that the checkpoint stores. The cross decoder of Phi 4 mini flash, half of its layers, has no keys and values of its own.
+`distil` does not train these two.
 
 Rotated weights of all families are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
 run them, the integer profile defines them, and the accelerator refuses them.
 
-Mixtures of experts of `qwen3_next`, `kimi_linear` and `step3_text` are refused by the setting that says so.
-Refused with the reason are also `qwen3_5_moe` (`qwen35moe` in GGUF), whose layers are mixtures of experts, and
-`prism_hadamard_qwen35`, a folder with rotated weights, which are read from GGUF alone. GGUF files of `qwen35` become
-`qwen3_5_text` ([what is undone](gguf.md#qwen-35)).
-
-[Adding a model family](adding-a-family.md) explains how to add one.
+Mixtures of experts of `qwen3_next`, `kimi_linear` and `step3_text` are refused by the setting that says so;
+[formats](formats.md#hugging-face-folders) lists other refusals. [Adding a model family](adding-a-family.md) explains how to
+add one.
 """
 
 
