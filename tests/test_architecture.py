@@ -28,6 +28,7 @@ def test_the_picture_equals_the_imports() -> None:
     assert drawing(ROOT).draw() == (ROOT / "docs" / "layers.svg").read_text("utf-8"), message
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("file", "line", "pair"),

@@ -188,9 +188,3 @@ def test_a_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     run = _run(tmp_path / "absent")
     assert run.returncode == 2
     assert f"no such file or folder: {tmp_path / 'absent'}" in run.stderr
-
-
-@pytest.mark.thorough
-def test_the_folders_declared_clean_are_clean() -> None:
-    run = _run()
-    assert (run.returncode, run.stdout) == (0, "")

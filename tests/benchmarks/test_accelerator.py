@@ -123,6 +123,7 @@ def test_a_simulated_pass_comes_out_again(benchmark: Any) -> None:
     assert counted.cycles == pytest.approx(published["cycles"], rel=0.01)
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 @pytest.mark.thorough
 def test_the_published_modelled_figures_come_out_again(benchmark: Any) -> None:

@@ -77,6 +77,7 @@ def test_no_part_exceeds_a_gate() -> None:
     assert table.excesses(table.load()["levels"]) == {}
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_no_figure_of_a_part_that_changed_is_worse() -> None:
     parts, kept = table.parts(), table.load()["levels"]

@@ -189,6 +189,7 @@ def test_tokens_equal_the_integer_model() -> None:
                 holder.commit(np.array(kept, np.int32))
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_tokens_of_a_bonsai_equal_the_integer_model() -> None:
     model, program, embedding = compiled(bonsai=True)
@@ -197,6 +198,7 @@ def test_tokens_of_a_bonsai_equal_the_integer_model() -> None:
     run_trees(model, program, embedding)
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_tokens_of_a_gemma_2_equal_the_integer_model() -> None:
     """Rows that are normed come from two matrices each; the last ones of a pass without logits go nowhere."""
@@ -209,6 +211,7 @@ def test_tokens_of_a_gemma_2_equal_the_integer_model() -> None:
     assert np.abs(best).max() < GEMMA[1]["final_logit_softcapping"]
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_tokens_of_a_gemma_3_equal_the_integer_model() -> None:
     """The second layer's angles are read between the two, and the first one's again in the next pass."""
@@ -253,6 +256,7 @@ def run_trees(model: IntegerModel, program: Program, embedding: Any) -> Any:
         return driver.results(rows).real
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_tokens_in_a_ring_equal_the_integer_model() -> None:
     """Let the interpreter fill the ring, run rows at its end of which one moves over it, and rows that read both ends."""
@@ -285,6 +289,7 @@ def test_tokens_in_a_ring_equal_the_integer_model() -> None:
     assert driver.length == committed + 2
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_tokens_whose_heads_attend_together_equal_the_integer_model() -> None:
     """Run a prompt of two tokens, and one token after it, which reads the keys and values of both heads once."""

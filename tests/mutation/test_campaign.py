@@ -386,6 +386,7 @@ def test_decorators_and_bases_are_edited() -> None:
         compile(mutant.text, "m", "exec")
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough  # seconds: all mutants of the modules with an entry
 def test_edits_that_are_the_same_hardware_are_edits_of_the_tree() -> None:
     """Find each entry among the mutants of its module: an entry of a line that has changed is removed."""

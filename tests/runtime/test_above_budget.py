@@ -130,6 +130,7 @@ def test_several_texts_share_a_streamed_model(bundles: Mapping[str, Bundle]) -> 
         assert [stream.answer.tokens for stream in streams] == expected
 
 
+@pytest.mark.nightly(sample=3)
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_texts_are_those_of_the_resident_model(bundles: Mapping[str, Bundle], drafter: str) -> None:
@@ -169,6 +170,7 @@ def test_a_failing_disk_ends_the_answer_and_the_session_goes_on(bundles: Mapping
         assert text(session, temperature=0) == expected
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 1.0])

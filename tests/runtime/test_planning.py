@@ -495,6 +495,7 @@ def test_the_accelerator_keeps_the_rows_of_a_window(windowed: Mapping[str, Bundl
     assert "interpreter keeps all rows of them" in every.notes[0]
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @needs_kernels
 @needs_proc
@@ -549,6 +550,7 @@ def check_ceiling(drafter: str, budget: int, **options: Any) -> None:
         assert rejected["accepted"] == 0
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @needs_proc
 @pytest.mark.parametrize(("drafter", "mib"), [("ngram", 24), ("model", 34), ("auto", 12)])
@@ -605,6 +607,7 @@ with Session.open(model, threads=1, budget_bytes=int(sys.argv[1])) as session:
 """
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @needs_kernels
 @needs_proc
@@ -657,6 +660,7 @@ DEEP: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @needs_kernels
 @needs_proc
@@ -667,6 +671,7 @@ def test_a_deep_model_stays_within_its_plan(family: str, tmp_path: Path) -> None
     check_ceiling("none", plan.total_bytes, bundle=str(tmp_path / "deep"), ctx_size=1024)
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @needs_kernels
 @needs_proc

@@ -73,6 +73,7 @@ def opened(bundle: Path, device: str, drafter: str = "none") -> Session:
     return Session.open(bundle, device=device, ctx_size=CONTEXT, spec=spec)
 
 
+@pytest.mark.nightly(sample=10)
 @pytest.mark.thorough
 @pytest.mark.parametrize("heat", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["copy", "ngram", "trigram", "stand"])
@@ -89,6 +90,7 @@ def test_guesses_do_not_change_a_text(bundle: Path, device: str, drafter: str, h
         assert guesses
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_conversation_goes_on_and_goes_back_to_snapshots(bundle: Path, device: str) -> None:
@@ -149,6 +151,7 @@ def test_snapshots_take_only_memory_that_is_left(bundle: Path) -> None:
     assert make_plan(model, RunSettings(ctx_size=CONTEXT, threads=1, sequences=3)).limits.snapshots == 4
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 def test_texts_together_share_slots_pause_and_go_on_from_the_disk(bundle: Path, tmp_path: Path) -> None:

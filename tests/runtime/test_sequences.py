@@ -83,6 +83,7 @@ def check_together(spec: SpecConfig, requests: list[Wish], expected: list[Answer
     assert len(left) < len(requests) / 2
 
 
+@pytest.mark.nightly(sample=3)
 @pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["chain", "dynamic"])
 @pytest.mark.parametrize("drafter", ["auto", "none", "model", "ngram", "copy", "stand"])
@@ -142,6 +143,7 @@ print(max(answer.timings.peak_bytes for answer in answers), answers[0].timings.p
 """
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("drafter", ["model", "none", "ngram"])
 def test_the_peak_of_several_texts_stays_within_the_plan(drafter: str) -> None:

@@ -31,7 +31,7 @@ class Part:
 
 
 PARTS = {
-    "nightly": Part(("boards", "edgedec/reference/integer_profile", "hw", "sim"), 40),
+    "nightly": Part(("boards", "edgedec/reference/integer_profile", "hw", "runtime", "sim"), 60),
     "compare": Part(("edgedec/families", "edgedec/reference/float_profile", "quantize", "runtime/text"), 60),
 }
 

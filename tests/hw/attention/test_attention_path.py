@@ -72,6 +72,7 @@ def check(layer: Layer, passes: list[Pass], **how: Any) -> None:
             assert codes[: work.own].tolist() == getattr(work, name).tolist()
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), STREAMS)
 @pytest.mark.parametrize(
@@ -98,6 +99,7 @@ def test_prefill_then_a_tree(
     check(layer, passes, idle=idle, stall=stall, **shape)
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("shape", "heads", "group", "owns", "streaming"),
@@ -127,6 +129,7 @@ def test_head_widths_of_models_equal_the_reference(beat_bytes: int, head_dim: in
     check(layer, passes, beat_bytes=beat_bytes, slots=2)
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.rtl
 @pytest.mark.parametrize("rotated", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("idle", [0.0, {"input": 0.6}])
@@ -155,6 +158,7 @@ def test_heads_are_normed_before_their_rotation(
     check(layer, passes, beat_bytes=8, slots=2, idle=idle, stall=stall)
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("shape", "group", "lanes", "shared", "idle", "stall"),

@@ -46,6 +46,7 @@ def check(passes: list[Pass], **shape: Any) -> None:
     assert values.tolist() == np.concatenate([expected(work) for work in passes]).tolist()
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("shape", "committed", "own"),
@@ -66,6 +67,7 @@ def test_outputs_follow_the_formulas(shape: dict[str, Any], committed: int, own:
     check([work], idle=idle, stall=stall, **shape)
 
 
+@pytest.mark.nightly(sample=6)
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("heads", [1, 2, 5])
 @pytest.mark.parametrize("committed", [0, 1])

@@ -27,6 +27,7 @@ def geared(vectors: list[I64], blocks: list[int], columns: int, lanes: int, **ho
     )["output"]
 
 
+@pytest.mark.nightly(sample=10)
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def addressed(config: AcceleratorConfig, name: str, address: int) -> Bench:
 NAMES = ("program", "image", "input", "kv", "output")
 
 
+@pytest.mark.nightly(sample=3)
 @pytest.mark.rtl
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=map(str, CONFIGS))
 @pytest.mark.parametrize("name", NAMES)
@@ -155,6 +156,7 @@ def test_the_last_position_and_the_last_slot_can_be_used() -> None:
     Bench(config=CONFIG).run(script)
 
 
+@pytest.mark.nightly(sample=6)
 @pytest.mark.rtl
 @pytest.mark.parametrize("config", [CONFIGS[4], CONFIGS[64]], ids=["4", "64"])
 @pytest.mark.parametrize(
@@ -223,6 +225,7 @@ PLACED = {
 }
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize("kind", PLACED)
 def test_an_instruction_past_the_address_space_is_refused(kind: str) -> None:
@@ -401,6 +404,7 @@ def test_a_slow_pass_within_the_limit_of_the_watchdog_succeeds() -> None:
     assert bench.pulses["done_set"][0] - bench.issued[0] > 60
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.rtl
 @pytest.mark.parametrize("after", [1, 2, 4, 9, 17, 33, 50])
 def test_a_soft_reset_is_possible_at_any_time(after: int) -> None:

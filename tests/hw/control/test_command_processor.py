@@ -61,6 +61,7 @@ def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruc
     return Instruction(opcode, {**fields[opcode], **common})
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl
 @pytest.mark.parametrize("seed", range(12))
 def test_reads_and_commands_of_random_programs_equal_the_obvious_walk(seed: int) -> None:

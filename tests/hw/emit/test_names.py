@@ -97,6 +97,7 @@ def test_a_name_that_is_taken_is_not_given_again() -> None:
     assert {"clash_0", "clash_1", "clash_2", "part_0"} <= wires(text, "top")
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 @pytest.mark.parametrize("config", [pytest.param(CONFIGS["tiny"].config, id="tiny")])
 def test_no_name_of_an_accelerator_has_a_number_of_amaranths(config: AcceleratorConfig) -> None:

@@ -47,6 +47,7 @@ def _counts(sizes: list[int], port_bytes: int) -> dict[str, int]:
     }
 
 
+@pytest.mark.nightly(sample=13)
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("rows", [False, True])

@@ -132,6 +132,7 @@ class Written:
         self.errors = collected["error"]
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("size", [(4, 1, 1, 8), (64, 4, 3, 8), (64, 1, 8, 96)])

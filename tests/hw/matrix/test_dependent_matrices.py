@@ -131,6 +131,7 @@ def check(
     return layout, cycles
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.nightly)])

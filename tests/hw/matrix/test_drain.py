@@ -110,6 +110,7 @@ def check(matrices: list[Matrix], drain: Drain, lanes: int = 1, *, per_row: bool
         assert np.array_equal(actual, x.expected(per_row)), f"matrix {i}"
 
 
+@pytest.mark.nightly(sample=7)
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 5), (3, 2), (2, 1), (8, 1)])
@@ -128,6 +129,7 @@ def same_rows(width: int, *, bias: int = 0, shift: int = 0, weight: int = 0) -> 
     return Rows(bias=np.full(width, bias), shift=np.full(width, shift), weight=np.full(width, weight))
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.rtl
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("shift", [-20, -1, 0, 1, 15, 16, 17, 25, 31, 32, 43, 44, 47, 48, 63])

@@ -28,6 +28,7 @@ def _case(beat_bytes: int, slots: int, sweeps: list[int], seed: int) -> tuple[di
     return {"codes": blocks_of(codes, beat_bytes), "weights": beats}, sums
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(4, 1), (5, 2), (8, 4)])

@@ -85,6 +85,7 @@ def _nightly(*sizes: int) -> Any:
     return pytest.param(*sizes, marks=pytest.mark.nightly)
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 2), _nightly(16, 1)])
@@ -146,6 +147,7 @@ def some_matrices(
     return matrices, vectors
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("idle", "stall", "busy"), [(0.0, 0.0, 0.0), (0.0, 0.0, 0.5), (0.4, 0.4, 0.3), (0.0, 0.6, 0.9)]
@@ -162,6 +164,7 @@ def test_both_kinds_in_any_order_equal_the_profile(
     check(matrices, vectors, beat_bytes, slots, busy=busy, idle=idle, stall=stall, **shape)
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
@@ -217,6 +220,7 @@ def test_rows_of_a_ternary_tile_leave_one_by_one(rows: int) -> None:
     assert cycles["rows"] == [cycle - drain for cycle in cycles["output"]]
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), ({"scales": 0.99}, 0.0), (0.0, 0.95), ({"rows": 0.9}, 0.5)])
 def test_many_matrices_of_few_rows_equal_the_profile(idle: Any, stall: float) -> None:

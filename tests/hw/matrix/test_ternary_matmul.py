@@ -116,6 +116,7 @@ def check(
     assert np.array_equal(product, matrix.times(codes))
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("slots", [1, 2, 4, 8])
 @pytest.mark.parametrize("beat_bytes", [4, 8, 16])
@@ -123,6 +124,7 @@ def test_every_width_and_number_of_slots_is_exact(beat_bytes: int, slots: int) -
     check(beat_bytes, slots, rows=23, columns=2 * beat_bytes + 3, planes=2, idle=0.2, stall=0.2, seed=slots)
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 @settings(max_examples=15)
 @given(data=st.data())

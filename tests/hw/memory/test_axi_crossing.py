@@ -82,6 +82,7 @@ def place(rng: random.Random, beats: int) -> int:
     return rng.getrandbits(28) * 4096 + rng.randrange(1024 - beats) * DATA_BYTES
 
 
+@pytest.mark.nightly(sample=12)
 @pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
@@ -128,6 +129,7 @@ def test_reads_cross_in_order(clocks: Clocks, stall: float, idle: float) -> None
     assert reader.responses == [response for burst_responses in responses for response in burst_responses]
 
 
+@pytest.mark.nightly(sample=13)
 @pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
@@ -226,6 +228,7 @@ def counted(depth: int, clocks: Clocks, stall: float, idle: float, count: int) -
     return arrived
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize("clocks", JITTERING)
 @pytest.mark.parametrize("depth", [8, 16])

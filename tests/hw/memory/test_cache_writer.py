@@ -35,6 +35,7 @@ def settings(cache: Cache, committed: int, *, own: int = 1, accepted: int = 0) -
     return {"own": own, "committed": committed, "accepted": accepted, "kv_address": cache.address}
 
 
+@pytest.mark.nightly(sample=8)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("size", SIZES)
@@ -115,6 +116,7 @@ def test_a_commit_after_its_pass_and_a_pass_after_that() -> None:
     assert committed == 12
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("size", "ring"), [(SIZES[1], 1), (SIZES[3], 1), (SIZES[5], 0), (SIZES[7], 1)])
 def test_rows_of_a_ring_are_written_and_moved_over_its_end(size: tuple[int, int, int, int], ring: int) -> None:

@@ -54,6 +54,7 @@ def read(
     return collected, expected, memories
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("beat_bytes", "ports"), [(4, 1), (4, 4), (16, 2), (64, 4)])
 @pytest.mark.parametrize("stall", [0.0, 0.6])
@@ -67,6 +68,7 @@ def test_ranges_over_lagging_ports_are_joined(beat_bytes: int, ports: int, stall
     assert all(sum(beats for _, beats in model.reads) == len(expected) for model in memories)
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.rtl
 @pytest.mark.parametrize("slow", range(4))
 @pytest.mark.parametrize(("lags", "limit"), [(0.0, 0), (0.7, 16)])

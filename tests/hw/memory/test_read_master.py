@@ -50,6 +50,7 @@ def read(
     return collected["beats"], [(error["request"], error["response"]) for error in collected["error"]], model, cycles
 
 
+@pytest.mark.nightly(sample=3)
 @pytest.mark.rtl
 @pytest.mark.parametrize("data_bytes", [1, 8, 64])
 @pytest.mark.parametrize("stall", [0.0, 0.6])

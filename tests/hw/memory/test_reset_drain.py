@@ -141,6 +141,7 @@ def attacked(order: WriteOrder, seed: int, *, drains: bool = True) -> None:
     assert contents[: SIZE // 2] == first_half
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("seed", range(6))

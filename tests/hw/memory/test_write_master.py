@@ -54,6 +54,7 @@ class Written:
         self.errors = [(error["request"], error["response"]) for error in collected["error"]]
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl
 @pytest.mark.parametrize("data_bytes", [1, 8, 64])
 @pytest.mark.parametrize("idle", [0.0, 0.5])

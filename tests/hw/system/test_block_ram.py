@@ -62,6 +62,7 @@ def bursts(rng: random.Random, count: int, start: int, end: int, data_bytes: int
     return bursts_drawn
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("data_bytes", "seed"), [(4, 0), (8, 1), (8, 2), (16, 3)])
 def test_random_traffic_on_all_ports_is_correct(data_bytes: int, seed: int) -> None:

@@ -137,6 +137,7 @@ class _Line(Component):
         return m
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize("cycles", [6, 8.3, 20])  # cycles of the receiver's clock in a bit
 @pytest.mark.parametrize("gap", [0.0, 0.02])  # chance in a cycle that the next byte begins

@@ -52,6 +52,7 @@ def test_outputs_follow_the_formulas(slots: int, widths: list[int], activation: 
         assert cycles["output"][-1] - cycles["input"][-1] == 21
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("activation", "shift"), [*(("silu", shift) for shift in range(11)), ("gelu_tanh", 0), ("gelu_tanh", 7)]

@@ -42,6 +42,7 @@ def normed(norms: list[Norm], **how: Any) -> list[I64]:
     return from_words(collected["output"], [norm[0].shape[1] for norm in norms])
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("slots", [1, 3, 8])

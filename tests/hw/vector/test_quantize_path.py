@@ -30,6 +30,7 @@ def check(path: QuantizePath, vectors: list[I64], norms: list[Norm | None], beat
     assert collected["scales"] == [floats(scale) for _, scale in expected]
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 1), (16, 2), (4, 3)])

@@ -55,6 +55,7 @@ def test_an_obedient_model_follows_all_instructions() -> None:
     assert len([key for key in result if key.startswith("followed_")]) == 9
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "fault"),

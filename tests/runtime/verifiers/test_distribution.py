@@ -147,6 +147,7 @@ WAYS = [  # origin of the children, and whether the case adds to the others
 ]
 
 
+@pytest.mark.nightly(sample=6)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "trials", [TRIALS // 20, pytest.param(TRIALS, marks=[pytest.mark.thorough, pytest.mark.nightly(sample=8)])]

@@ -330,6 +330,7 @@ CALLS    writes<1>();
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 def test_parts_of_values_equal_those_of_cxxrtl(tmp_path: Path) -> None:

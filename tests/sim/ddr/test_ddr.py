@@ -99,6 +99,7 @@ def test_the_fit_of_the_measured_board_is_as_good_as_the_page_says(figure: calib
 EACH = tuple((number,) for number in range(len(calibration.FIGURES)))
 
 
+@pytest.mark.nightly
 def test_each_measured_rate_is_predicted_from_the_others() -> None:
     """Choose the fitted parameters without the rate, among fewer candidates than the page does."""
     modelled = [calibration.rates(one) for one in calibration.candidates(calibration.QUICK_GRID)]
@@ -106,6 +107,7 @@ def test_each_measured_rate_is_predicted_from_the_others() -> None:
         assert prediction.worst < calibration.PREDICTION_TOLERANCE, prediction
 
 
+@pytest.mark.nightly
 def test_a_wrong_model_predicts_badly() -> None:
     """Let a turn of the bus to writes and back take four times as long as it does."""
     wrong: dict[str, Any] = {"write_to_read_s": 4 * KV260.write_to_read_s, "write_to_read_l": 4 * KV260.write_to_read_l}

@@ -63,6 +63,7 @@ def exercise(pair: Both, vocab: int) -> None:
     pair.run(rng.integers(0, vocab, min(2, slots)).tolist())
 
 
+@pytest.mark.nightly(sample=11)
 @pytest.mark.thorough
 @pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: f"W{widths['beat_bytes']}")
 @pytest.mark.parametrize("kind", [*KINDS, "windowed"])

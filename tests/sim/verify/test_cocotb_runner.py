@@ -117,6 +117,7 @@ class Promising(Component):  # type: ignore[misc]
         return m
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 @pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")
 def test_a_broken_rule_of_the_design_fails_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

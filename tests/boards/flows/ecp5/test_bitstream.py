@@ -47,6 +47,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, program: Program) -> BuildRe
     return built_in(tmp_path_factory.mktemp("one") / "a build", program)
 
 
+@pytest.mark.nightly
 def test_a_small_bitstream_is_built(small: BuildResult) -> None:
     """Build for a minute and a half of one core."""
     assert small.built is not None
@@ -76,6 +77,7 @@ def test_a_small_bitstream_is_built(small: BuildResult) -> None:
     assert all(f">{part}: " in plan for part in ("controller", "link", "registers"))
 
 
+@pytest.mark.nightly
 def test_the_files_hold_neither_places_nor_times(small: BuildResult) -> None:
     assert small.built is not None
     for path in (small.built.bitstream, *small.output.glob("netlist/*")):
@@ -90,6 +92,7 @@ def test_the_files_hold_neither_places_nor_times(small: BuildResult) -> None:
             assert word.encode() not in data, f"{path.name} has {word}"
 
 
+@pytest.mark.nightly
 def test_the_netlist_has_cells_of_the_device_only(small: BuildResult) -> None:
     """Check the netlist that is simulated, which is the placed one: its cells and its ports."""
     text = (small.output / "netlist/system.il").read_text()

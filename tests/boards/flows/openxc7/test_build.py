@@ -134,6 +134,7 @@ def test_a_log_without_clocks_proves_nothing(program: Program, output: Path, mon
     assert build(BOARD, program, output, flow=FLOW).report["timing"]["analysed_hz"] is None
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "message"),
@@ -302,6 +303,7 @@ def test_a_run_by_hand_is_read(program: Program, output: Path, tmp_path: Path) -
     assert (missing.returncode, missing.stdout[:36]) == (3, "edgedec: EDGEDEC_CHIPDB is not set; ")
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -70,6 +70,7 @@ def test_the_program_memory_takes_a_beat_in_each_cycle() -> None:
     assert ready == [1] * len(ready)
 
 
+@pytest.mark.nightly
 @pytest.mark.rtl
 def test_the_residual_takes_a_beat_in_each_cycle() -> None:
     """Announce and load the longest vector; its gains come just before it, as in a program."""
