@@ -37,7 +37,7 @@ class HostLink(CostedComponent):
     Source: docs/uart-link.md.
     """
 
-    def __init__(self, identity: Identity, *, address_bits: int = 40) -> None:
+    def __init__(self, identity: Identity, *, address_bits: int) -> None:
         self._waiting = Fifo(shape=8, depth=RECEIVE_BYTES, style="block")
         self._receiver, self._sender = FrameReceiver(granule=identity.granule), FrameSender()
         self._executor = executor = CommandExecutor(identity, address_bits=address_bits)

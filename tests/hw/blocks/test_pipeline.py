@@ -12,7 +12,17 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out
 from amaranth.sim import Simulator
 
-from edgedec.hw.blocks.pipeline import countdown, every, fork, pipeline, reduced, round_bit, saturate
+from edgedec.hw.blocks.pipeline import (
+    clamped,
+    countdown,
+    every,
+    first_or_others,
+    fork,
+    pipeline,
+    reduced,
+    round_bit,
+    saturate,
+)
 from tests.hw.support.bench_streams import run
 
 
@@ -38,6 +48,14 @@ def test_saturation_is_symmetric(bits: int) -> None:
     values = [Const(x, signed(6)) for x in range(-32, 32)]
     most = (1 << (bits - 1)) - 1
     assert settled([], [saturate(x, bits) for x in values]) == [max(-most, min(most, x)) for x in range(-32, 32)]
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_a_clamped_value_has_one_bit_more_than_a_code_above_the_rounding_bit(bits: int) -> None:
+    values = [Const(x, signed(8)) for x in range(-128, 128)]
+    most = 1 << (bits + 1)
+    expected = [max(-most, min(most - 1, x)) for x in range(-128, 128)]
+    assert settled([], [clamped(x, bits) for x in values]) == expected
 
 
 def test_the_bit_that_rounds_is_the_highest_one_dropped() -> None:
@@ -96,6 +114,55 @@ def test_a_fork_gives_each_sink_every_item_once() -> None:
     component = Built(build, input=In(stream.Signature(8)), **ports)
     outputs = run(component, {"input": items}, {"one": 60, "two": 60}, idle=0.2, stall=0.5)
     assert outputs == {"one": items, "two": items}
+
+
+def shared() -> Component:
+    """Return a component whose input goes to ``one`` when that is ready, and else to ``two``."""
+
+    def build(m: Module, component: Any) -> None:
+        source = first_or_others(m, component.one, component.two, "shared", "One or two is ready")
+        m.d.comb += [
+            source.payload.eq(component.input.payload),
+            source.valid.eq(component.input.valid),
+            component.input.ready.eq(source.ready),
+        ]
+
+    ports = {name: Out(stream.Signature(8)) for name in ("one", "two")}
+    return Built(build, input=In(stream.Signature(8)), **ports)
+
+
+@pytest.mark.parametrize("valid", [0, 1])
+@pytest.mark.parametrize(("one", "two"), [(0, 0), (1, 0), (0, 1)])
+def test_the_first_takes_what_it_is_ready_for_and_the_other_the_rest(valid: int, one: int, two: int) -> None:
+    component: Any = shared()
+
+    async def bench(ctx: Any) -> None:
+        for port, value in ((component.input.valid, valid), (component.one.ready, one), (component.two.ready, two)):
+            ctx.set(port, value)
+        ctx.set(component.input.payload, 77)
+        assert [ctx.get(component.one.valid), ctx.get(component.two.valid)] == [valid, valid and not one]
+        assert ctx.get(component.input.ready) == (one or two)
+        assert ctx.get(component.one.payload) == ctx.get(component.two.payload) == 77
+
+    simulator = Simulator(component)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+def test_two_takers_at_once_break_the_contract() -> None:
+    component: Any = shared()
+
+    async def bench(ctx: Any) -> None:
+        ctx.set(component.one.ready, 1)
+        ctx.set(component.two.ready, 1)
+        await ctx.tick().repeat(2)
+
+    simulator = Simulator(component)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    with pytest.raises(AssertionError, match="One or two is ready"):
+        simulator.run()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 0])

@@ -59,7 +59,7 @@ def gateware(
 ) -> tuple[bytes, list[Any], bytes]:
     """Return HostLink's answer to these bytes, its writes to registers, and its memory afterwards."""
     identity = Identity(simulated=False, granule=granule, memory_address=0, memory_bytes=MEMORY, clock_hz=1_000_000)
-    link, memory = HostLink(identity), bytearray(MEMORY)
+    link, memory = HostLink(identity, address_bits=40), bytearray(MEMORY)
     read_memory = AxiMemory(link.read, memory=memory, data_bytes=granule, stall=0.3, latency=3)
     writes = AxiMemory(link.write, memory=memory, data_bytes=granule, stall=0.3, latency=3, order=order)
     answer, register_writes = bytearray(), []
@@ -256,7 +256,7 @@ def test_a_short_frame_with_a_correct_sum_is_refused() -> None:
 @pytest.mark.rtl
 def test_a_wait_ends_with_the_interrupt_or_with_the_next_command() -> None:
     identity = Identity(simulated=True, granule=4, memory_address=0, memory_bytes=MEMORY, clock_hz=1_000_000)
-    link, sent = HostLink(identity), bytearray()
+    link, sent = HostLink(identity, address_bits=40), bytearray()
 
     async def drive(ctx: Any) -> None:
         async def send(wire: bytes) -> None:

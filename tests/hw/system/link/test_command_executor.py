@@ -176,6 +176,45 @@ def test_a_repeated_write_is_answered_and_not_done_again_and_an_early_one_is_ref
     assert done.registers == [(0x10, 5)] * 2
 
 
+IMPOSSIBLE = [
+    (LinkCommand.READ_REGISTER, struct.pack("<I", 2)),
+    (LinkCommand.READ_REGISTER, struct.pack("<I", 4096)),
+    (LinkCommand.READ_REGISTER, bytes(3)),
+    (LinkCommand.WRITE_REGISTER, struct.pack("<II", 1, 1)),
+    (LinkCommand.WRITE_REGISTER, bytes(9)),
+    (LinkCommand.WRITE_MEMORY, bytes(8)),
+    (LinkCommand.WRITE_MEMORY, struct.pack("<Q", 64) + bytes(3)),
+    (LinkCommand.WRITE_MEMORY, struct.pack("<Q", 66) + bytes(4)),
+    (LinkCommand.WRITE_MEMORY, struct.pack("<Q", 4092) + bytes(8)),
+    (LinkCommand.READ_MEMORY, struct.pack("<QH", 64, 0)),
+    (LinkCommand.READ_MEMORY, struct.pack("<QH", 64, 516)),
+    (LinkCommand.READ_MEMORY, struct.pack("<QH", 4092, 8)),
+    (LinkCommand.READ_MEMORY, struct.pack("<QH", 66, 4)),
+    (LinkCommand.WAIT, b""),
+]
+
+
+@pytest.mark.rtl
+def test_impossible_arguments_are_refused_and_the_ends_of_what_is_possible_are_not() -> None:
+    commands = [(code, sequence, content) for sequence, (code, content) in enumerate(IMPOSSIBLE, start=1)]
+    refused = execute([(LinkCommand.IDENTIFY, 0, b""), *commands])
+    assert [answer[-1] for answer in refused.answers] == [Status.OK, *[Status.ARGUMENT] * len(IMPOSSIBLE)]
+    assert refused.registers == []
+    assert refused.memory == {}
+    done = execute(
+        [
+            (LinkCommand.IDENTIFY, 0, b""),
+            (LinkCommand.READ_REGISTER, 1, struct.pack("<I", 4092)),
+            (LinkCommand.READ_MEMORY, 2, struct.pack("<QH", 4092, 4)),
+            (LinkCommand.READ_MEMORY, 3, struct.pack("<QH", 0, 512)),
+            (LinkCommand.WRITE_MEMORY, 4, struct.pack("<Q", 4088) + bytes(8)),
+        ]
+    )
+    assert [answer[-1] for answer in done.answers] == [Status.OK] * 5
+    assert len(done.answers[3]) == 512 + 3
+    assert done.memory == {4088: [0, 0]}
+
+
 @pytest.mark.rtl
 def test_errors_of_the_buses_are_answered() -> None:
     done = execute(
