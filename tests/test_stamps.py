@@ -87,7 +87,7 @@ def test_commits_to_the_folders_age_a_stamp(repository: Path) -> None:
     first = commit(repository, "hw/a.py", "1")
     write_stamp(repository, "nightly", Stamp(first, "2026-11-29", 2, 1))
     assert read_stamps(repository) == {"nightly": Stamp(first, "2026-11-29", 2, 1)}
-    commit(repository, "docs/a.md", "1")
+    commit(repository, "a.md", "1")
     assert age(repository, "nightly") == 0
     commit(repository, "hw/a.py", "2")
     commit(repository, "sim/a.py", "2")
