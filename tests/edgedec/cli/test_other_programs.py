@@ -19,6 +19,7 @@ from edgedec.errors import UsageError
 from tests.edgedec.cli.conftest import Edgedec
 
 ROOT: Any = typer.main.get_command(app)
+CONTEXT: Any = app.info.context_settings
 
 
 def leaves(group: Any, before: str = "edgedec") -> Iterator[tuple[str, Any]]:
@@ -128,7 +129,7 @@ def test_every_command_that_a_message_names_exists() -> None:
 
 def parsed(command: str, *words: str) -> dict[str, Any]:
     """Return the parameters in a context like the program's own, because a command keeps the first help option it makes."""
-    context = COMMANDS[f"edgedec {command}"].make_context(command, list(words), **app.info.context_settings)
+    context = COMMANDS[f"edgedec {command}"].make_context(command, list(words), **CONTEXT)
     params: dict[str, Any] = context.params
     return params
 

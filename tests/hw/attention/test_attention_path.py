@@ -253,7 +253,7 @@ def test_estimate_is_the_sum_of_its_parts() -> None:
     ],
 )
 def test_wrong_parameters_are_refused(changes: dict[str, Any], message: str) -> None:
-    everything = {"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8}
+    everything: dict[str, Any] = {"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8}
     everything |= {"query_columns": 24, "key_columns": 12, **changes}
     columns = {name: everything.pop(name) for name in ("query_columns", "key_columns")}
     with pytest.raises(ValueError, match=f"^{message}$"):

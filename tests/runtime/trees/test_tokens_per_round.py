@@ -14,9 +14,9 @@ from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 
 PROMPTS, TOKENS = 12, 100
-# Nodes of the tree -> least tokens of a tree for each of a chain. The measured ratio is 0.99 to 1.00 with 8 nodes, because the draft
-# is right so often that a node at the end of a chain is worth more than a second guess, 1.00 to 1.04 with 16, and 1.06 to
-# 1.13 with 32 nodes (docs/reports/speculation.md).
+# Nodes of the tree -> least tokens of a tree for each of a chain. The measured ratio is 0.99 to 1.00 with 8 nodes, because
+# the draft is right so often that a node at the end of a chain is worth more than a second guess, 1.00 to 1.04 with 16, and
+# 1.06 to 1.13 with 32 nodes (docs/reports/speculation.md).
 LEAST = {8: 0.98, 16: 1.0, 32: 1.04}
 
 
