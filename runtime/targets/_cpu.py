@@ -115,6 +115,7 @@ class CpuTarget(CompiledParts[CpuLender]):
             entries=self._rows * blocks_of(limits.positions),
             widths={"embed": width, "logits": vocab, **{name: int(shape[1]) for name, shape in shapes.items()}},
             row_taps={name for name, shape in shapes.items() if shape[0] == "n"},
+            result_taps={name for name, shape in shapes.items() if shape[0] != "n"},
         )
         self._bind()
         self._lender = CpuLender(kernels, self._session, self._buffers, self.embedding, self._arena, limits.positions)

@@ -48,7 +48,8 @@ class PassBuffers:
         rows: rows of the widest run.
         kinds, entries: shape of the tables.
         widths: name -> width of the buffers of floats: "embed", "logits" and the taps.
-        row_taps: names of the taps that have a value for each row; others have one for each row with logits.
+        row_taps: names of the taps that have a value for each row. One of them may be "embed".
+        result_taps: names of the taps that have one for each row with logits.
 
     Members:
         row_taps: the parameter of this name.
@@ -59,8 +60,17 @@ class PassBuffers:
         floats: name -> float32 [rows, width].
     """
 
-    def __init__(self, rows: int, *, kinds: int, entries: int, widths: Mapping[str, int], row_taps: Set[str]) -> None:
-        self.row_taps = row_taps
+    def __init__(
+        self,
+        rows: int,
+        *,
+        kinds: int,
+        entries: int,
+        widths: Mapping[str, int],
+        row_taps: Set[str],
+        result_taps: Set[str],
+    ) -> None:
+        self.row_taps, self._result_taps = row_taps, result_taps
         self.sequences = np.zeros((rows, 2), np.int64)
         self.tables: I32 = np.zeros((kinds, entries), np.int32)
         self.slots, self.positions, self.result_rows = (np.zeros(rows, np.int64) for _ in range(3))
@@ -75,15 +85,14 @@ class PassBuffers:
         """Return the inputs and outputs of passes of ``n`` rows with ``r`` rows of logits."""
         if (n, r) in self._bound:
             return self._bound[n, r]
-        taps = {name: values for name, values in self.floats.items() if name not in ("embed", "logits")}
         arrays = PassArrays(
             embed=self.floats["embed"][:n],
             positions=self.positions[:n],
             rows=self.result_rows[:r],
             visible=self.visible[: n * mask_words(n)].reshape(n, -1),
             logits=self.floats["logits"][:r],
-            row_taps={name: values[:n] for name, values in taps.items() if name in self.row_taps},
-            taps={name: values[:r] for name, values in taps.items() if name not in self.row_taps},
+            row_taps={name: self.floats[name][:n] for name in self.row_taps},
+            taps={name: self.floats[name][:r] for name in self._result_taps},
         )
         if len(self._bound) == _BINDINGS:
             del self._bound[next(iter(self._bound))]
