@@ -1,7 +1,7 @@
 """Compute what an option of the accelerator costs and gains, beside the same accelerator without it.
 
     .venv/bin/python -m benchmarks.accelerator.options                # the tables
-    .venv/bin/python -m benchmarks.accelerator.options --write-docs   # write them into docs/accelerator.md
+    .venv/bin/python -m benchmarks.accelerator.options --write-docs   # write them into docs/reports/accelerator.md
 
 All figures are estimates: tokens per second by the cycle model, with a memory of the KV260's measured rate that never makes
 anything else wait, and resources by the formulas that ``benchmarks.accelerator.resources`` compares with synthesis. The
@@ -96,7 +96,7 @@ def norms_table() -> str:
     return markdown_table(head, rows)
 
 
-# Name of a block of docs/accelerator.md -> function of its table.
+# Name of a block of docs/reports/accelerator.md -> function of its table.
 TABLES: Mapping[str, Callable[[], str]] = MappingProxyType(
     {"options rings": rings_table, "options shared": shared_table, "options norms": norms_table}
 )
@@ -104,7 +104,7 @@ TABLES: Mapping[str, Callable[[], str]] = MappingProxyType(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/accelerator.md")
+    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/reports/accelerator.md")
     options = parser.parse_args()
     tables = {name: table() for name, table in TABLES.items()}
     if options.write_docs:

@@ -60,7 +60,7 @@ def execute(
             kinds, answer, now = list[int](), bytearray(), 1
             while not ctx.get(dut.listening):
                 if ctx.get(dut.answer.valid):
-                    kinds.append(ctx.get(dut.answer.p.kind).value)
+                    kinds.append(int(ctx.get(dut.answer.p.kind)))
                     answer.append(ctx.get(dut.answer.p.byte))
                     if len(kinds) == 1:
                         found.cycles.append(now)
@@ -68,7 +68,7 @@ def execute(
                 now += 1
             size = len(kinds) - CHECK_BYTES - 2
             expected = [SentKind.BEGIN, *[SentKind.BYTE] * size, *[SentKind.CHECK] * CHECK_BYTES, SentKind.END]
-            assert kinds == [kind.value for kind in expected]
+            assert kinds == [int(kind) for kind in expected]
             assert answer[-CHECK_BYTES - 1 : -1] == bytes(range(CHECK_BYTES))
             found.answers.append(bytes(answer[1 : 1 + size]))
 

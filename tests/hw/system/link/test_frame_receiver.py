@@ -19,13 +19,13 @@ from edgedec.hw.system.link.frame_receiver import FrameReceiver
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """A frame that was received: its content without the check sum, and the words of its block that were read."""
+    """A frame that was received: its first bytes, the number of those of its content, and the words of its block."""
 
     code: int
     sequence: int
     head: int
     size: int
-    length: int
+    content: int
     block: bytes
 
 
@@ -61,7 +61,7 @@ def received(wire: bytes, *, granule: int = 4, gap: float = 0.0) -> tuple[list[R
                     block += int(ctx.get(dut.block)).to_bytes(granule, "little")
                 numbers = [int(ctx.get(getattr(dut.frame, name))) for name in ("code", "sequence", "head", "size")]
                 names = dict(zip(("code", "sequence", "head", "size"), numbers, strict=True))
-                frames.append(Received(**names, length=content, block=bytes(block)))
+                frames.append(Received(**names, content=content, block=bytes(block)))
                 ctx.set(dut.listening, 1)
 
     simulator = Simulator(dut)
@@ -75,7 +75,7 @@ def check(wire: bytes, *, granule: int = 4, gap: float = 0.0) -> int:
     """Compare with the frames that Python finds in the same bytes, and return their number."""
     contents = [content for piece in wire.split(b"\xc0")[:-1] if (content := opened(piece)) is not None]
     frames, _, _ = received(wire, granule=granule, gap=gap)
-    assert [one.length for one in frames] == [len(content) - 2 for content in contents]
+    assert [one.content for one in frames] == [len(content) - 2 for content in contents]
     for one, content in zip(frames, contents, strict=True):
         assert (one.code, one.sequence) == (content[0], content[1])
         known = min(len(content) - 2, 8)  # bytes that were not sent keep those of an earlier frame
