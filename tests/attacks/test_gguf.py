@@ -464,6 +464,7 @@ def test_spliced_and_cut_files_are_read_or_refused(tmp_path: Path, sound_file: b
     read_all(tmp_path / "m.gguf", sound_file[:first] + middle + end)
 
 
+@pytest.mark.thorough
 @_PATIENT
 @given(
     entries=st.lists(

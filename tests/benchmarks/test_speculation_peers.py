@@ -151,6 +151,7 @@ def test_the_kinds_of_a_padded_model_are_the_measured_ones(
     assert kinds["blk.2.ffn_norm.weight"] == 0
 
 
+@pytest.mark.thorough
 def test_the_gguf_describes_the_model(module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path) -> None:
     module("peers.gguf_models").write_llama(padded, tmp_path / "model.gguf", vocab=70)
     metadata = Gguf((tmp_path / "model.gguf").read_bytes()).metadata

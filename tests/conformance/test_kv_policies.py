@@ -84,6 +84,7 @@ def test_every_kind_has_a_maker() -> None:
     assert sorted(MAKERS) == KINDS
 
 
+@pytest.mark.thorough(sample=1)
 @needs_kernels
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_policy_changes_the_texts_and_full_is_without_it(

@@ -202,6 +202,7 @@ def trees(draw_value: st.DrawFn, name: str) -> TokenTree:
     )
 
 
+@pytest.mark.thorough(sample=1)
 @settings(max_examples=100)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -218,6 +219,7 @@ def test_an_outcome_is_a_path_from_the_root_and_a_possible_token(name: str, data
     assert (again.path.tolist(), again.next_token) == (outcome.path.tolist(), outcome.next_token)
 
 
+@pytest.mark.thorough(sample=1)
 @settings(max_examples=100)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("name", VERIFIERS)

@@ -591,6 +591,7 @@ def test_a_writer_killed_before_any_of_its_steps_leaves_old_or_new_content(tmp_p
     assert len(set(outcomes)) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [6, pytest.param(150, marks=pytest.mark.nightly)], ids=["a few times", "many times"])
 def test_a_writer_killed_at_random_moments_leaves_whole_content(tmp_path: Path, rounds: int) -> None:
     path, moments = tmp_path / "model", random.Random(0)

@@ -57,6 +57,7 @@ def test_a_name_is_a_bundle_and_a_path_stays_a_path(tmp_path: Path, monkeypatch:
         assert bundle_folder(path) == Path(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("in_cache")
 def test_a_session_is_opened_by_name() -> None:
     spec = SpecConfig(drafter="model", draft="demo-draft")

@@ -36,6 +36,7 @@ def test_searches_leave_out_the_objects_that_were_there() -> None:
     assert alive() is None
 
 
+@pytest.mark.thorough
 def test_released_garbage_has_cycles_that_were_there() -> None:
     part = Part()
     alive = weakref.ref(part)

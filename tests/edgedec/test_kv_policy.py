@@ -95,6 +95,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(key=st.sampled_from([*ENTRY]), value=_JSON)
 def test_any_entry_is_read_or_refused(key: str, value: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def graphs(draw: st.DrawFn) -> list[Node]:
     return nodes
 
 
+@pytest.mark.thorough
 @given(nodes=graphs(), data=st.data())
 def test_fused_nodes_have_the_results_of_their_nodes(nodes: list[Node], data: st.DataObject) -> None:
     made = [name for node in nodes for name in node.outputs]

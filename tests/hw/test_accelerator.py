@@ -117,6 +117,7 @@ def test_the_registers_have_a_page_of_addresses() -> None:
     assert len(bus.awaddr) == len(bus.araddr) == 12
 
 
+@pytest.mark.thorough
 def test_beats_and_stalls_are_counted() -> None:
     """Count all states of the streams that are observed: in a pass of this size no result waits for the write port."""
     top, m = Accelerator(AcceleratorConfig(hidden=12, width=20, heads=2, kv_heads=1, head_dim=4)), Module()

@@ -140,6 +140,7 @@ def test_a_third_head_waits_for_the_distances_of_the_first() -> None:
         run(memory, bench)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("offered", [False, True])
 def test_the_factors_of_a_head_come_before_its_scores(offered: bool) -> None:

@@ -124,6 +124,7 @@ def repeated(source: str) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 def test_no_function_spells_out_the_settings_of_a_run() -> None:
     files = [file for folder in ("edgedec", "runtime") for file in (ROOT / folder).rglob("*.py")]
     assert len(files) > 300

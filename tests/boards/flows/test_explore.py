@@ -230,6 +230,7 @@ def test_a_point_that_does_not_fit_says_why_and_has_no_speed(inline: WorkerPool)
     assert all(exploration.points[number].fits for numbers in exploration.fronts.values() for number in numbers)
 
 
+@pytest.mark.thorough
 def test_points_outside_of_the_board_s_choice_are_tried(inline: WorkerPool) -> None:
     """Check this with narrower tiles, which take less memory."""
     roomy = replace(PYNQ, most={})

@@ -25,6 +25,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("options", [("ternary",), ("int8",), ("int4",), ("ternary", "--planes", "2"), ("float",)])
 def test_all_commands_print_the_same(edgedec: Edgedec, source: Path, options: tuple[str, ...]) -> None:
     words = ("--method", *options, "--eval-text", "none")

@@ -107,6 +107,7 @@ def test_a_build_makes_a_board_bundle_if_timing_is_met(
     assert open_board_bundle(folder).sha256 == before
 
 
+@pytest.mark.thorough
 def test_a_hand_off_file_of_another_accelerator_is_refused(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,6 +235,7 @@ def test_what_the_board_cannot_hold_is_refused(
     assert not Path("a build").exists()
 
 
+@pytest.mark.thorough
 def test_a_folder_with_another_build_is_refused(edgedec: Edgedec, source: Path) -> None:
     assert edgedec(*words(source), "--no-build").code == 0
     outcome = edgedec(*words(source, f"{CONFIGURATION},clock_hz=50e6"), "--no-build")

@@ -54,6 +54,7 @@ def test_the_conversation_is_part_of_the_next_prompt(ask: Ask) -> None:
     assert lines[lines.index("there is no answer yet") + 1] == "Hi!"
 
 
+@pytest.mark.thorough
 def test_an_embedded_model_says_first_what_it_is(
     edgedec: Edgedec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

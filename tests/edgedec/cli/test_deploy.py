@@ -27,6 +27,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBoard:
     return fake_board(tmp_path / "board", monkeypatch)
 
 
+@pytest.mark.thorough
 def test_a_second_deployment_sends_nothing(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
     first = edgedec("deploy", folder, "--host", "xilinx@board")
     assert (first.code, first.stderr) == (0, "")

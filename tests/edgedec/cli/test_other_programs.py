@@ -232,6 +232,7 @@ def test_a_grammar_may_be_a_text_of_gbnf(edgedec: Edgedec, bundle: Path) -> None
     assert (outcome.code, outcome.stdout) == (0, "Hi\n")
 
 
+@pytest.mark.thorough
 def test_generate_answers_one_turn_of_the_chat_template(edgedec: Edgedec, bundle: Path) -> None:
     options = ("--temp", "0")
     talk = edgedec("chat", bundle, *options, stdin="how?\n/stats\n")

@@ -135,6 +135,7 @@ def test_the_number_of_scored_tokens_can_be_chosen(edgedec: Edgedec, checkpoint:
     assert data["eval_tokens"] == 128 - 128 // 64
 
 
+@pytest.mark.thorough
 def test_one_plane_of_a_float_model_is_warned_about(edgedec: Edgedec, checkpoint: Path) -> None:
     options = ("--method", "ternary", "--planes", "1", "--calibration", "none")
     outcome = edgedec("quantize", checkpoint, "-o", "one", *options, "--eval-text", "none", "--json")
@@ -327,6 +328,7 @@ def test_a_ternary_gguf_of_qwen35_generates(edgedec: Edgedec, tmp_path: Path) ->
     assert 1 <= len(answer["tokens"]) <= 8
 
 
+@pytest.mark.thorough
 def test_a_bundle_has_a_model_card(edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The card has the licence, the figures and the command; the same command anywhere makes the same bundle."""
     shutil.copytree(checkpoint, "known")

@@ -288,6 +288,7 @@ def test_a_system_message_that_the_template_refuses_changes_nothing(ask: Ask) ->
 # Files.
 
 
+@pytest.mark.thorough
 def test_a_conversation_goes_on_where_it_was_saved(ask: Ask, tmp_path: Path) -> None:
     file = tmp_path / "a talk.json"
     _, lines, stderr = ask("how?", "/system Be kind.", f"/save {file}", "and?", "/stats")

@@ -41,6 +41,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         function.cache_clear()
 
 
+@pytest.mark.thorough
 def test_the_kernels_serve_a_text(edgedec: Edgedec) -> None:
     if usable() is None:
         pytest.skip("this installation has no kernels")

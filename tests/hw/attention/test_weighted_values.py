@@ -60,6 +60,7 @@ def draw(layout: KvLayout, slots: int) -> Head:
     )
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("shape", "slots", "lanes", "out_lanes"),
     [((8, 4, 2), 3, 2, 1), ((4, 4, 4), 1, 1, 2), ((4, 6, 2), 5, 1, 2)],

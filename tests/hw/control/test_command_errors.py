@@ -145,6 +145,7 @@ def test_addresses_are_checked_for_a_commit_too() -> None:
     assert not Bench(config=CONFIG).run(script).ranges
 
 
+@pytest.mark.thorough
 def test_the_last_position_and_the_last_slot_can_be_used() -> None:
     item = Pass(raw=GOOD, slots=CONFIG.slots, committed=CONFIG.context - CONFIG.slots, accepted=255)
 
@@ -422,6 +423,7 @@ def test_a_soft_reset_is_possible_at_any_time(after: int) -> None:
     assert not bench.pulses["error_set"]
 
 
+@pytest.mark.thorough
 def test_a_soft_reset_while_idle_changes_nothing() -> None:
     Bench(config=CONFIG).run(lambda ctx, bench: clean(ctx, bench, GOOD))
 

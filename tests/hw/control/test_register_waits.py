@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from edgedec.hw.control.register_block import RegisterBlock
 from edgedec.hw.isa.registers import REGISTER_MAP
 from tests.hw.support.bench_streams import checked_simulator
 
 
+@pytest.mark.thorough
 def test_responses_do_not_wait_for_their_ready() -> None:
     """Read and write with RREADY and BREADY low, and let both responses stand for a while."""
     component = RegisterBlock(register_map=REGISTER_MAP)

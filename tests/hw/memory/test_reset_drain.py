@@ -149,6 +149,7 @@ def test_a_job_after_a_reset_gets_its_own_data(order: WriteOrder, seed: int) -> 
     attacked(order, seed)
 
 
+@pytest.mark.thorough
 def test_masters_that_are_reset_with_the_rest_are_seen() -> None:
     for seed in range(2):
         with pytest.raises(AssertionError):

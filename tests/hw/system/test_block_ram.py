@@ -195,6 +195,7 @@ def test_a_stalled_port_does_not_delay_other_ports() -> None:
     assert not writer.answers
 
 
+@pytest.mark.thorough
 def test_addresses_past_the_memory_are_refused_and_change_nothing() -> None:
     dut, beats = memory(), [(n + 1, 255) for n in range(6 * 16)]
     fill = [(place, beats[n * 16 : n * 16 + 16]) for n, place in enumerate(STARTS)]

@@ -50,6 +50,7 @@ def test_all_values_between_two_clocks_cross_through_synchronizers_and_queues() 
     assert sorted(found.memories) == sorted(f"{name}.storage" for name in queues)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["block RAM", "zynq"])
 def test_a_system_with_one_clock_has_no_crossing_but_the_line(kind: str) -> None:
     if kind == "zynq":

@@ -247,6 +247,7 @@ def test_noise_costs_only_the_frames_that_it_hits(seed: int) -> None:
     assert [answer[0] for answer in answers[-2:]] == [0x81, 0x84]
 
 
+@pytest.mark.thorough
 def test_a_short_frame_with_a_correct_sum_is_refused() -> None:
     short = b"\x01"
     wire = b"\xc0" + short + struct.pack("<I", zlib.crc32(short)) + b"\xc0\xdb\xc0" + command(IDENTIFY, 0)

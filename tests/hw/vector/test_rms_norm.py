@@ -75,6 +75,7 @@ def test_latency_and_throughput_are_as_documented() -> None:
     assert cycles["roots"][0] - cycles["input"][-1] == 16 + 18 * 8
 
 
+@pytest.mark.thorough
 def test_roots_wait_for_a_stalled_sink() -> None:
     rng = np.random.default_rng(4)
     norms = [some_norm(rng, 2, 12) for _ in range(4)]

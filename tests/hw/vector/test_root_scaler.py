@@ -71,6 +71,7 @@ def run(slots: int, bits: int, vectors: list[Vector], *, pause: int = 0) -> tupl
     return out, waits
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("slots", "bits", "pause"), [(1, 2, 0), (3, 27, 5), (2, 27, 0), (4, 18, 3)])
 def test_elements_equal_plain_integers_after_the_documented_cycles(slots: int, bits: int, pause: int) -> None:
     rng = random.Random(f"{slots} {bits}")

@@ -39,6 +39,7 @@ def test_sketches_are_tidy() -> None:
         assert not [fault for text in texts for fault in untidy(text)], item
 
 
+@pytest.mark.thorough
 def test_every_version_keeps_the_cast_and_the_thing() -> None:
     for item in all_sketches():
         hero, friend = item.names

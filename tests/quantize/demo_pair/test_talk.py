@@ -62,6 +62,7 @@ def test_requests_for_sketches_name_things_of_the_sketch() -> None:
             assert all(part.lower() in text for part in word), (ask, text)
 
 
+@pytest.mark.thorough
 def test_requests_for_tales_name_the_hero_or_the_topic() -> None:
     rng = random.Random(2)
     kinds = Counter(
@@ -83,6 +84,7 @@ def test_a_request_for_another_mood_is_obeyed() -> None:
     assert min(moods[mood] for mood in marks) > 5
 
 
+@pytest.mark.thorough
 def test_no_question_is_asked_twice_about_one_story() -> None:
     for turns in talks():
         if len(turns) > 1 and turns[0][1].count(" ") > 40 and not any(ask in sketch_words.AGAIN for ask, _ in turns):
@@ -98,6 +100,7 @@ def test_some_answers_say_that_the_story_does_not_tell() -> None:
     assert 0.05 < unknown / len(answers) < 0.3
 
 
+@pytest.mark.thorough
 def test_the_list_of_names_is_complete() -> None:
     checked = 0
     for seed in range(300):
@@ -109,6 +112,7 @@ def test_the_list_of_names_is_complete() -> None:
     assert checked > 15
 
 
+@pytest.mark.thorough
 def test_questions_after_a_continuation_are_those_that_stay_true() -> None:
     checked = 0
     for seed in range(300):

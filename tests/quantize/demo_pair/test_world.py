@@ -89,6 +89,7 @@ def test_once_upon_a_time_opens_about_a_third() -> None:
     assert 0.25 < sum(item.text.startswith("Once upon a time") for item in tales()) / len(tales()) < 0.42
 
 
+@pytest.mark.thorough
 def test_an_opening_tells_which_plot_may_follow() -> None:
     """Check this because a model that decodes greedily would otherwise tell one plot after every opening."""
     suited = {name: set(adjectives) for name, adjectives in words.SUITED.items()}
@@ -233,6 +234,7 @@ def test_facts_are_many_and_well_formed() -> None:
         assert not [text for text in (item.question, item.answer, *item.wrong) if untidy(text)], item
 
 
+@pytest.mark.thorough
 def test_every_wording_of_a_right_fact_is_right() -> None:
     """A model may answer in another wording than the one that was drawn with the question."""
     wordings: dict[str, list[Question]] = {}

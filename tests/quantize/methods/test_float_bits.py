@@ -85,6 +85,7 @@ def plain_absmean(weight: NDArray[Any]) -> tuple[NDArray[Any], np.float32]:
     return trits, np.float32((np.float32(1) / inverse).astype(weight.dtype))
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 1 << 32), st.sampled_from(DTYPES), st.sampled_from([1e-6, 1e-4, 0.02, 1.0, 300.0]))
 def test_absmean_equals_the_plain_formula(seed: int, dtype: np.dtype[Any], size: float) -> None:
     rng = np.random.default_rng(seed)

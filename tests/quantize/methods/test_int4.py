@@ -20,6 +20,7 @@ def rounded(weight: np.ndarray, statistics: Statistics | None = None) -> np.ndar
     return SCHEME.open("w", weight.shape, int4_parts(weight, statistics)).dense()
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(
     outputs=st.integers(1, 5),

@@ -17,6 +17,7 @@ matrices = arrays.arrays(
 )
 
 
+@pytest.mark.thorough
 @given(matrices)
 def test_every_element_is_within_half_a_scale(weight: np.ndarray) -> None:
     codes, scale = quantize_int8(weight)
@@ -27,6 +28,7 @@ def test_every_element_is_within_half_a_scale(weight: np.ndarray) -> None:
     assert np.all(error <= scale.astype(np.float64)[:, None] * (0.5 + 1e-5))
 
 
+@pytest.mark.thorough
 @given(matrices)
 def test_the_largest_magnitude_of_a_normal_row_has_code_127(weight: np.ndarray) -> None:
     codes, _ = quantize_int8(weight)

@@ -23,6 +23,7 @@ def fit_error(x: np.ndarray, planes: int) -> np.ndarray:
     return error
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 3), st.integers(0, 2**32 - 1), st.sampled_from([1e-30, 1.0, 1e30]))
 def test_nearest_is_the_best_of_all_sums(planes: int, seed: int, size: float) -> None:
     rng = np.random.default_rng(seed)
@@ -37,6 +38,7 @@ def test_nearest_is_the_best_of_all_sums(planes: int, seed: int, size: float) ->
     assert np.array_equal(levels.nearest(x[3]), nearest[3])  # one column alone gives the same as among others
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_trits_add_up_to_the_nearest_level(planes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -83,6 +85,7 @@ def test_one_plane_is_optimal() -> None:
     np.testing.assert_allclose(fit_error(x, 1), best, rtol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("planes", "allowed"), [(2, 1.02), (3, 1.0)])
 def test_starts_come_close_to_many_random_starts(planes: int, allowed: float) -> None:
     rng = np.random.default_rng(1)

@@ -93,6 +93,7 @@ def test_the_widest_groups_that_hold_are_found(data: st.DataObject, dtype: type,
     assert np.array_equal(again.trits, found.trits)
 
 
+@pytest.mark.thorough
 @given(trit_arrays, st.data(), st.sampled_from(DTYPES), st.integers(1, 7))
 def test_a_matrix_in_groups_is_unchanged(trits: np.ndarray, data: st.DataObject, dtype: type, group_size: int) -> None:
     groups = -(-trits.shape[1] // group_size)

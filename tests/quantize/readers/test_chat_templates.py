@@ -44,6 +44,7 @@ def composed(**templates: str) -> str | None:
     return compose(SOURCE, templates, {**given, "pad_token": '<p"\\ad>'}, given)
 
 
+@pytest.mark.thorough
 @given(st.lists(st.sampled_from(PIECES), max_size=8), st.lists(st.sampled_from(PIECES), max_size=8))
 def test_one_program_renders_what_each_template_renders(default: list[str], tools: list[str]) -> None:
     sources = ["".join(pieces) for pieces in (default, tools)]

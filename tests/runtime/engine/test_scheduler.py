@@ -242,6 +242,7 @@ def test_a_reader_of_a_shared_prefix_may_be_cancelled_while_others_wait_for_it()
     assert world.held() == 0
 
 
+@pytest.mark.thorough
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_texts_do_not_depend_on_what_runs_beside_them(data: st.DataObject) -> None:

@@ -163,6 +163,7 @@ SCHEMAS = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(SCHEMAS, VALUES)
 def test_what_is_left_out_only_loosens(schema: dict[str, Any], value: Any) -> None:

@@ -282,6 +282,7 @@ def test_other_targets_are_safe(served: Served, head: str, status: int) -> None:
     assert exchange(served, head)[0] == status
 
 
+@pytest.mark.thorough
 def test_a_target_does_not_go_around_the_key() -> None:
     with serving(open_demo, api_keys=("k",)) as served:
         assert exchange(served, "GET http://HOST/v1/models HTTP/1.1\nHost: HOST")[0] == 401

@@ -47,6 +47,7 @@ def test_a_request_without_options_has_those_of_the_server(preset: Served, sessi
     assert shown["logit_bias"] == [{"token": 262, "bias": -3.0}]
 
 
+@pytest.mark.thorough
 def test_a_token_that_the_server_forbids_is_shown_in_json() -> None:
     """JSON has no infinity, with which ``--logit-bias`` forbids a token."""
     with serving(open_demo, sampling=SamplingConfig(temperature=0, logit_bias=((1, -math.inf),))) as server:
@@ -89,6 +90,7 @@ def test_a_rendered_chat_is_a_prompt_of_the_other_endpoints(preset: Served, serv
         assert plain["choices"][0]["text"] == chat["choices"][0]["message"]["content"]
 
 
+@pytest.mark.thorough
 def test_endpoints_can_be_switched_off(script: ScriptedSession) -> None:
     with serving(lambda: script.real, shows_slots=False, shows_metrics=False, has_page=False) as server:
         for path, option in (("/slots", "--no-slots"), ("/metrics", "--no-metrics")):

@@ -162,6 +162,7 @@ def test_a_text_that_exceeds_the_context_is_refused(embedding: Served, long: obj
     assert (error["n_ctx"], error["param"]) == (128, "input")
 
 
+@pytest.mark.thorough
 def test_texts_and_embeddings_do_not_touch_each_other(embedding: Served, session: Session) -> None:
     expected = [session.embed(text) for text in TEXTS]
     greedy = {"max_tokens": 60, "temperature": 0}
@@ -193,6 +194,7 @@ def test_the_option_is_named_without_it(served: Served, path: str) -> None:
     assert "--embeddings" in error["message"]
 
 
+@pytest.mark.thorough
 def test_the_last_row_may_be_taken(session: Session) -> None:
     with serving(open_demo, pooling="last") as server:
         found = vectors(server.post("/v1/embeddings", input=TEXTS[0]).json())

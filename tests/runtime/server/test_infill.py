@@ -157,6 +157,7 @@ def test_texts_are_never_shortened(filling: Served) -> None:
         assert (response.status_code, error["type"]) == (400, "exceed_context_size_error")
 
 
+@pytest.mark.thorough
 def test_a_model_without_tokens_of_files(tmp_path: Path) -> None:
     path = write(tmp_path / "llama", CODE_LLAMA)
     with serving(lambda: Session.open(path, threads=1, ctx_size=256)) as server:
@@ -166,6 +167,7 @@ def test_a_model_without_tokens_of_files(tmp_path: Path) -> None:
     assert more["prompt"] == "\n\n--- snip ---\n\nb = 1\n" + plain["prompt"]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("names", [(), QWEN[:2], (QWEN[0], "<SUF>", "<MID>")])
 def test_a_model_without_the_tokens_says_so(tmp_path: Path, names: Sequence[str]) -> None:
     path = write(tmp_path / "plain", names)

@@ -19,6 +19,7 @@ from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 
 
+@pytest.mark.thorough
 def test_health_is_503_while_the_model_is_loaded() -> None:
     may_load = threading.Event()
 
@@ -94,6 +95,7 @@ def test_the_template(served: Served, session: Session) -> None:
     assert served.post("/apply-template", messages=[system, *messages]).json() == {"prompt": whole}
 
 
+@pytest.mark.thorough
 def test_a_refusal_of_the_template_is_passed_on() -> None:
     template = "{{ raise_exception('no such talk') }}"
     with serving(lambda: ScriptedSession().real, chat_template=template) as server:

@@ -44,6 +44,7 @@ def scripted(requests: float, sequences: int = 4) -> ScriptedSession:
     return ScriptedSession(steps=0, sequences=sequences, budget_bytes=900 + int(requests * ONE))
 
 
+@pytest.mark.thorough
 def test_a_request_begins_when_its_worst_case_fits() -> None:
     async def test() -> None:
         session = scripted(2.5)
@@ -63,6 +64,7 @@ def test_a_request_begins_when_its_worst_case_fits() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("most", "order"), [(2, ["first", "b0", "b1", "large", "b2"]), (32, ["first", "b0", "b1", "b2", "large"])]
 )
@@ -97,6 +99,7 @@ def test_a_request_that_waits_for_memory_lets_some_of_others_pass(
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_grammar_that_is_compiled_takes_no_place_from_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two grammars are compiled, a text begins, and the model writes one text at a time all the same."""
 
@@ -129,6 +132,7 @@ def test_a_grammar_that_is_compiled_takes_no_place_from_a_text(monkeypatch: pyte
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_request_that_is_alone_is_admitted_even_if_its_worst_case_is_large() -> None:
     async def test() -> None:
         session = scripted(0.5)
@@ -142,6 +146,7 @@ def test_a_request_that_is_alone_is_admitted_even_if_its_worst_case_is_large() -
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_text_that_is_alone_waits_for_work_whose_memory_it_needs() -> None:
     """Work, such as the check of another request's grammar, ends by itself, and then there is room."""
 
@@ -216,6 +221,7 @@ def test_a_text_that_is_alone_lets_parts_give_memory_back_for_it() -> None:
     assert given == ["cache"]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("end", ["cancelled while it waits", "cancelled", "failed"])
 def test_memory_is_given_back_however_a_request_ends(end: str) -> None:
     async def test() -> None:
@@ -357,6 +363,7 @@ def seconds(service: ModelService, begin: int, count: int) -> None:
         service.memory.watch.step(float(second), None)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("room", "calls"),
     [
@@ -387,6 +394,7 @@ def test_parts_give_their_memory_in_order_until_there_is_room(room: int, calls: 
     run(test())
 
 
+@pytest.mark.thorough
 def test_large_requests_are_refused_while_nothing_is_left_and_small_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.runtime.server.memory._SMALL_TOKENS", 3)
     monkeypatch.setattr("edgedec.runtime.server.memory._SMALL_PROGRAM", None)
@@ -420,6 +428,7 @@ def test_large_requests_are_refused_while_nothing_is_left_and_small_ones_never(m
     run(test())
 
 
+@pytest.mark.thorough
 def test_parts_have_their_memory_again_in_the_opposite_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.runtime.engine.ledger._CALM_S", 0.0)
     monkeypatch.setattr("edgedec.runtime.server.service._RECOVERY_S", 0.001)
@@ -447,6 +456,7 @@ def test_parts_have_their_memory_again_in_the_opposite_order(monkeypatch: pytest
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_refused() -> None:
     async def test() -> None:
         session = scripted(100, sequences=2)
@@ -517,6 +527,7 @@ def test_each_optional_property_of_a_grammar_is_charged(tool: bool) -> None:
     assert charged(900) - charged(0) > 900 * (10 << 10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("room", [MOST_LEXER_BYTES - 1, MOST_LEXER_BYTES])
 def test_a_grammar_whose_lexer_has_no_room_in_the_budget_is_refused(room: int) -> None:
     async def test() -> None:
@@ -534,6 +545,7 @@ def test_a_grammar_whose_lexer_has_no_room_in_the_budget_is_refused(room: int) -
     run(test())
 
 
+@pytest.mark.thorough
 def test_the_end_of_the_service_does_not_wait_for_a_grammar() -> None:
     async def test() -> None:
         session = scripted(100)
@@ -550,6 +562,7 @@ def test_the_end_of_the_service_does_not_wait_for_a_grammar() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_large_bodies_are_held_in_the_ledger_and_refused_without_room() -> None:
     body = {"prompt": "a", "max_tokens": 3, "user": "x" * (20 << 10)}
     session = scripted(0)
@@ -589,6 +602,7 @@ def test_the_ledger_can_be_read(served: Served) -> None:
     assert set(data["pressure"]) == {"file", "stalled_share", "reserves_left", "high"}
 
 
+@pytest.mark.thorough
 def test_the_ledger_is_empty_without_a_model() -> None:
     with serving(lambda: ScriptedSession().real, idle_unload_s=0.01) as server:
         for _ in range(2000):
@@ -600,6 +614,7 @@ def test_the_ledger_is_empty_without_a_model() -> None:
     assert end["ledger"]["budget_bytes"] is None
 
 
+@pytest.mark.thorough
 def test_bodies_of_requests_that_load_the_model_stay_in_the_ledger() -> None:
     """They arrive before there is a budget, and may outlast the next unloading."""
 

@@ -132,6 +132,7 @@ def open_shown() -> Session:
     return ScriptedSession().real
 
 
+@pytest.mark.thorough
 def test_messages_become_those_of_chats() -> None:
     thoughts = {"type": "thinking", "thinking": "hm", "signature": "x"}
     redacted = {"type": "redacted_thinking", "data": "x"}

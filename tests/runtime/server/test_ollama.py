@@ -154,6 +154,7 @@ def test_a_request_without_a_prompt_loads(served: Served) -> None:
         assert "--idle-unload" in refused.json()["error"]
 
 
+@pytest.mark.thorough
 def test_the_model_is_described(served: Served) -> None:
     (model,) = served.client.get("/api/tags").json()["models"]
     bundle = Bundle.open(demo.bundle_path(), weights=False)

@@ -71,6 +71,7 @@ class Short:
         self.memory.watch.step(self._time, None)
 
 
+@pytest.mark.thorough
 def test_requests_behind_a_pass_that_fails_are_answered() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0, sequences=4)
@@ -122,6 +123,7 @@ def test_requests_are_answered_when_the_work_between_passes_fails(place: str, mo
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_text_that_cannot_be_ended_leaves_the_others_alone() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0, sequences=2)
@@ -143,6 +145,7 @@ def test_a_text_that_cannot_be_ended_leaves_the_others_alone() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_grammar_for_which_the_system_starts_no_thread_fails_its_request_alone() -> None:
     async def test() -> None:
         session = ScriptedSession(sequences=2)
@@ -241,6 +244,7 @@ def test_each_request_that_comes_with_the_unloading_is_answered() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_small_requests_do_not_wait_for_the_room_that_their_own_bodies_hold() -> None:
     """Memory is short and all of the floor is held by bodies of requests that wait; a body ends with its answer."""
 
@@ -306,6 +310,7 @@ def test_a_thread_that_ends_tells_all_who_wait() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_request_that_begins_while_the_service_ends_is_told() -> None:
     """The request is in the queue no more, and not among the texts yet."""
 

@@ -96,6 +96,7 @@ def test_a_line_has_the_counts_of_the_answer(logged: tuple[Served, Lines], strea
     assert line["milliseconds"] > 0
 
 
+@pytest.mark.thorough
 def test_a_line_has_the_counts_of_all_embeddings() -> None:
     def open_session() -> Session:
         return Session.open(demo.bundle_path(), threads=1, ctx_size=64, embeddings=True)
@@ -164,6 +165,7 @@ def test_texts_keys_and_queries_are_in_no_line(logged: tuple[Served, Lines]) -> 
     assert not [line for line in read if secret in line or KEY in line]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_request_cannot_forge_a_line(form: LogFormat) -> None:
     paths = ["/x%0A127.0.0.1 GET / 200", "/%1b[31mred", "/caf%C3%A9%E2%80%AE%FF", "/" + "%0A" * 300, "/a b"]
@@ -186,6 +188,7 @@ def test_a_request_cannot_forge_a_line(form: LogFormat) -> None:
     assert "X" * 20 + "..." in read[-1]
 
 
+@pytest.mark.thorough
 def test_a_line_of_text_has_its_parts_in_order() -> None:
     with logging_server("text") as (served, lines):
         served.complete("a b c", max_tokens=2)
@@ -200,6 +203,7 @@ def test_a_line_of_text_has_its_parts_in_order() -> None:
     assert missing.endswith(" ms\n")
 
 
+@pytest.mark.thorough
 def test_health_is_logged_where_it_is_news() -> None:
     script = ScriptedSession()
     opening = threading.Event()
@@ -219,6 +223,7 @@ def test_health_is_logged_where_it_is_news() -> None:
     assert models["path"] == "/v1/models"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_is_told(stream: bool) -> None:
     script = ScriptedSession(steps=3)
@@ -235,6 +240,7 @@ def test_a_client_that_leaves_is_told(stream: bool) -> None:
     assert 0 <= line["tokens_written"] <= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("failure", "error"), [(EdgedecError("the board is gone"), "failed"), (ValueError("a bug"), "failed")]
 )

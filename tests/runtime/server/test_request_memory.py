@@ -145,6 +145,7 @@ def test_requests_that_wait_for_each_other_end_but_the_first(
     asyncio.run(test())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["conversion", "grammar"])
 def test_memory_is_held_until_the_thread_has_ended_if_the_client_leaves(kind: str) -> None:
     text, begun, end = "a" * 10_000, threading.Event(), threading.Event()
@@ -269,6 +270,7 @@ def test_a_check_waits_for_memory_while_texts_are_written(memory: ServerMemory) 
     assert tried == [1000, 1000, 1000]
 
 
+@pytest.mark.thorough
 def test_a_grammar_whose_check_never_has_room_is_refused() -> None:
     session = ScriptedSession(budget_bytes=1 << 20)
     with serving(lambda: session.real) as server:

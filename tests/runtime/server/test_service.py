@@ -69,6 +69,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 2 * PATIENCE_S))
 
 
+@pytest.mark.thorough
 def test_the_events_of_an_answer() -> None:
     async def test() -> None:
         async with running(lambda: ScriptedSession().real) as service:
@@ -89,6 +90,7 @@ class MoreSettings(TextSettings):
     magic: str = "none"
 
 
+@pytest.mark.thorough
 def test_each_setting_of_an_answer_reaches_the_session_also_one_that_is_new() -> None:
     """The grammar and what the model calls are set when the text begins."""
 
@@ -117,6 +119,7 @@ def test_each_setting_of_an_answer_reaches_the_session_also_one_that_is_new() ->
     run(test())
 
 
+@pytest.mark.thorough
 def test_what_changes_during_a_step_ends_its_rounds() -> None:
     """The model's thread waits in a step. It clears the signal before it looks at what has changed."""
 
@@ -146,6 +149,7 @@ def test_what_changes_during_a_step_ends_its_rounds() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_as_many_answers_are_written_at_a_time_as_the_session_was_opened_for() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0, sequences=2)
@@ -167,6 +171,7 @@ def test_as_many_answers_are_written_at_a_time_as_the_session_was_opened_for() -
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_client_that_leaves_disturbs_no_answer_beside_its_own() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0, sequences=3)
@@ -187,6 +192,7 @@ def test_a_client_that_leaves_disturbs_no_answer_beside_its_own() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_failure_of_no_request_fails_those_that_run_and_not_the_thread() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0, sequences=2)
@@ -204,6 +210,7 @@ def test_a_failure_of_no_request_fails_those_that_run_and_not_the_thread() -> No
     run(test())
 
 
+@pytest.mark.thorough
 def test_requests_of_one_submission_are_admitted_together_or_not_at_all() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0)
@@ -226,6 +233,7 @@ def test_requests_of_one_submission_are_admitted_together_or_not_at_all() -> Non
     run(test())
 
 
+@pytest.mark.thorough
 def test_the_place_of_an_answer_is_free_when_its_client_reads_the_end() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=1000)
@@ -242,6 +250,7 @@ def test_the_place_of_an_answer_is_free_when_its_client_reads_the_end() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_a_client_that_leaves_the_queue_disturbs_no_other() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0)
@@ -262,6 +271,7 @@ def test_a_client_that_leaves_the_queue_disturbs_no_other() -> None:
     run(test())
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("steps", [0, 1, 3], ids=["in the prompt", "before the first token", "in the answer"])
 def test_a_client_that_leaves_ends_its_answer(steps: int) -> None:
     async def test() -> None:
@@ -280,6 +290,7 @@ def test_a_client_that_leaves_ends_its_answer(steps: int) -> None:
     run(test())
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("failure", "expected", "status"),
     [
@@ -304,6 +315,7 @@ def test_a_request_that_fails_does_not_end_the_others(
     run(test())
 
 
+@pytest.mark.thorough
 def test_work_on_texts_is_bounded() -> None:
     async def test() -> None:
         at_once, most, lock = 0, 0, threading.Lock()
@@ -328,6 +340,7 @@ def test_work_on_texts_is_bounded() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_the_model_is_unloaded_when_idle_and_loaded_again() -> None:
     async def test() -> None:
         sessions: list[ScriptedSession] = []
@@ -355,6 +368,7 @@ def test_the_model_is_unloaded_when_idle_and_loaded_again() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fails", [False, True], ids=["answered", "failed"])
 def test_an_unloaded_model_is_freed(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that nothing keeps the session, whose weights would stay in memory. An idle process collects no cycles."""
@@ -386,6 +400,7 @@ def test_an_unloaded_model_is_freed(fails: bool, monkeypatch: pytest.MonkeyPatch
         gc.enable()
 
 
+@pytest.mark.thorough
 def test_a_model_that_cannot_be_loaded_again_fails_its_requests_only() -> None:
     async def test() -> None:
         failures: list[Exception] = []
@@ -459,6 +474,7 @@ def test_requests_before_the_first_loading_are_refused() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_the_end_of_the_service_ends_running_and_waiting_answers() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0)
@@ -475,6 +491,7 @@ def test_the_end_of_the_service_ends_running_and_waiting_answers() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_events_that_are_there_are_taken_at_once_and_an_error_after_them_is_raised_later() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0)
@@ -499,6 +516,7 @@ def test_events_that_are_there_are_taken_at_once_and_an_error_after_them_is_rais
     run(test())
 
 
+@pytest.mark.thorough
 def test_the_end_of_a_submission_may_be_among_the_events_that_are_there() -> None:
     async def test() -> None:
         async with running(lambda: ScriptedSession().real) as service:

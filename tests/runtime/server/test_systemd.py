@@ -174,6 +174,7 @@ def test_a_watchdog_of_another_process_is_not_fed() -> None:
             Notifier.of_environment({"WATCHDOG_USEC": value})
 
 
+@pytest.mark.thorough
 def test_a_server_gives_signs_of_life_while_its_model_lives(
     receiver: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_a_server_gives_signs_of_life_while_its_model_lives(
     assert sock.recv(999).startswith(b"STOPPING=1\nSTATUS=")
 
 
+@pytest.mark.thorough
 def test_a_model_thread_that_fails_is_noticed() -> None:
     service = ModelService(lambda: ScriptedSession().real)
     assert service.alive  # it has not begun

@@ -441,6 +441,7 @@ def test_missed_timing_is_reported(
     assert [path.name for path in output.glob("*.bit")] == ["ulx3s-85f.bit"]
 
 
+@pytest.mark.thorough
 def test_a_build_by_hand_is_read(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
     """Run in a copy of the folder; edgedec reads the results."""
     build(BOARD, program, output, run=False)

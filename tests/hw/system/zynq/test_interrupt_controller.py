@@ -87,6 +87,7 @@ def test_registers_equal_the_model(inputs: int) -> None:
     simulate(bench, inputs)
 
 
+@pytest.mark.thorough
 def test_lines_count_once_the_hardware_is_enabled() -> None:
     """Check that software can set status bits before, and not after, and that HIE stays set."""
 

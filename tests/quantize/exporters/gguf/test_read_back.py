@@ -39,6 +39,7 @@ def test_an_end_that_llama_cpp_adds_is_named(tmp_path: Path, caplog: pytest.LogC
     assert "in llama.cpp a text also ends at '<|im_end|>', and in this model it does not" in caplog.text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("style", "end"), [("gpt-2", 11), ("llama 2", 2)])
 def test_a_model_without_ends_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, style: str, end: int) -> None:
     with caplog.at_level(logging.WARNING):

@@ -36,6 +36,7 @@ def joined(scales: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.repeat(scales[:, ::2], 2, axis=1)[:, : scales.shape[1]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tied", [True, False])
 def test_groups_are_exported_as_q2_0_and_read_again(tmp_path: Path, tied: bool) -> None:
     model = maker.random_model(tied=tied)

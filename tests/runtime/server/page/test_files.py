@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from edgedec.runtime.server.page import PAGE_PATHS, page_routes
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 
 
+@pytest.mark.thorough
 def test_the_files_are_sent_without_a_key_and_may_run_scripts_of_the_server_only(served: Served) -> None:
     types = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
     for path, name in PAGE_PATHS.items():
