@@ -7,6 +7,7 @@ itself refuses.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from edgedec.device import Device, open_device
 from edgedec.errors import DeviceError, UsageError
+from edgedec.hw.isa.instructions import Opcode, When
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.sim.devices.sim import SimulatedDevice
 from edgedec.sim.verify.cocotb_runner import missing_tools
@@ -326,9 +328,18 @@ def test_stalled_memory_is_an_error(bus: SimulatedDevice, port: int) -> None:
     driver.submit(ids(1, 2))
     bus.simulation.run(2000)
     bus.simulation.inject_stall(port, first_cycle=bus.simulation.cycles, cycles=150_000)
-    progress = r"22 instructions were issued, the last one 51 \(VECTOR layers.1.gated\)"
-    with pytest.raises(DeviceError, match=rf"gave no answer within 5000 cycles; {progress}"):
+    progress = r"(\d+) instructions were issued, the last one (\d+) \((\w+) (\S+)\)"
+    with pytest.raises(DeviceError, match=rf"gave no answer within 5000 cycles; {progress}") as refusal:
         driver.finish()
+    said = re.search(progress, str(refusal.value))
+    assert said is not None
+    count, last = int(said[1]), int(said[2])
+    done = driver.program.instructions[: last + 1]
+    assert (said[3], said[4]) == (done[-1].opcode.name, driver.program.names[last])
+    # Reads are not counted, and neither is what a pass with logits leaves out.
+    reads = (Opcode.READ, Opcode.CACHE)
+    assert count == sum(one.opcode not in reads and one["when"] != When.WITHOUT_LOGITS for one in done)
+    assert 0 < count < sum(one.opcode not in reads for one in driver.program.instructions)
     with pytest.raises(
         DeviceError, match=r"the buses are not at rest \d+ cycles after a soft reset; power the board off"
     ):
