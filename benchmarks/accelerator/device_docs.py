@@ -149,8 +149,8 @@ def _summary(content: Mapping[str, Any]) -> str:
     text = (
         f"For a model of 0.73 B parameters on a KV260, `benchmarks/accelerator/speculation.py` computes "
         f"{spans['auto']} tokens/s with `auto` and {spans[PLAIN]} without guesses, as means of six kinds of text: "
-        f"{main['auto']:.0f} and {main[PLAIN]:.0f} with the board's host, the most if the host took no time, the least with "
-        "this host and a memory that others use, too ([modelled](docs/reports/device-speculation.md), with the acceptance "
-        "of the embedded model and an estimated host)."
+        f"{main['auto']:.0f} and {main[PLAIN]:.0f} with the board's host. The largest figures are those of a host that "
+        "takes no time, the smallest those of this host and a memory that others use as well "
+        "([modelled](docs/reports/device-speculation.md), with the acceptance of the embedded model and an estimated host)."
     )
     return textwrap.fill(text, _WIDTH)

@@ -158,10 +158,10 @@ def _summary(modelled: Mapping[str, Any]) -> str:
     others = ", ".join(f"{speeds[f'other_reads_{rate}']:.1f}" for rate in ("0.25", "0.5", "1"))
     text = (
         f"**{int(min(hosts.values()))} to {speeds['alone']:.0f} tokens/s at position 128**, modelled, at an assumed clock "
-        f"of {modelled['clock_hz'] / 1e6:g} MHz. The device alone writes {speeds['alone']:.1f}, with a flat memory of "
-        f"13.3 GB/s {speeds['flat_13.3']:.1f}, while another master reads 0.25, 0.5 and 1 GB/s at random places {others}, "
-        f"and with the board's host, whose time is estimated, {hosts['alone']:.1f}. The least is with this host and 1 GB/s "
-        "of another master, a quarter of it in writes."
+        f"of {modelled['clock_hz'] / 1e6:g} MHz. The device alone writes {speeds['alone']:.1f}. It writes "
+        f"{speeds['flat_13.3']:.1f} with a flat memory of 13.3 GB/s; {others} while another master reads 0.25, 0.5 and "
+        f"1 GB/s at random places; and {hosts['alone']:.1f} with the board's host, whose time is estimated. The smallest "
+        "figure is that of this host and 1 GB/s of another master, a quarter of it in writes."
     )
     return textwrap.fill(text, _WIDTH)
 
