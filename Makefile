@@ -43,7 +43,9 @@ test-board: ## the tests of device pynq alone, those of the third ring too
 	@.ci/environment board-all
 	@.venv-board/bin/pytest -m "nightly or not nightly" $(BOARD_TESTS)
 
-test-all: lint types test test-rtl test-nightly test-compare ## lint, types and all three rings
+test-all: ## lint, types and all three rings
+	@.ci/environment all
+	@$(MAKE) --no-print-directory -j1 lint types test test-rtl test-nightly test-compare
 
 fuzz: ## 100,000 inputs for each reader of checkpoints; FUZZ="--readers gguf --inputs 5000"; see docs/reports/fuzzing.md
 	@.ci/environment dev

@@ -133,7 +133,7 @@ def _docstrings(tree: ast.Module) -> Iterator[Finding]:
         paragraphs = re.split(r"\n\s*\n", text)
         if _opener(text) in OPENERS:
             yield first, "docstring", text
-            del paragraphs[0]
+            paragraphs[0] = _rest(paragraphs[0])
         in_section = False
         for offset, line in enumerate(text.splitlines()):
             in_section = _SECTION.match(line.strip()) is not None or (in_section and line.strip() != "")
@@ -173,10 +173,11 @@ def _comments(source: str, constants: set[int]) -> Iterator[Finding]:
         while alone and end < len(lines) and lines[end].lstrip().startswith("#"):
             end += 1
         of_constant = (end + 1 if alone else line) in constants
+        whole = " ".join([text, *(each.strip()[1:].strip() for each in lines[line:end] if alone)])
         if _opener(text) in (OPENERS | PREPOSITIONS if of_constant else OPENERS):
             yield line, "constant" if of_constant else "comment", text
-        whole = [text, *(each.strip()[1:].strip() for each in lines[line:end] if alone)]
-        yield from ((line, "sentence", one) for one in _wrong_sentences(" ".join(whole)))
+            whole = _rest(whole)
+        yield from ((line, "sentence", one) for one in _wrong_sentences(whole))
 
 
 def _slash_comments(source: str) -> Iterator[Finding]:
@@ -229,6 +230,11 @@ def _paragraphs(source: str) -> Iterator[tuple[int, str]]:
 
 def _wrong_sentences(text: str) -> list[str]:
     return [one for one in _ENDS.split(text) if any(rule.match(one) for rule in _SENTENCES)]
+
+
+def _rest(text: str) -> str:
+    """Return a text without its first sentence."""
+    return "".join(_ENDS.split(" ".join(text.split()), maxsplit=1)[1:])
 
 
 def _opener(text: str) -> str:

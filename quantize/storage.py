@@ -59,6 +59,6 @@ def storage_of(checkpoint: Checkpoint, options: QuantizeOptions) -> Storage:
         if any(info.int4 for info in layers):
             return _INT4_CODES
     elif codes.planes == _TWO_BIT_PLANES and any(info.two_bit for info in layers):
-        otherwise = {"embedding": None}
-        return Storage(native=True, scheme=lambda role, info: codes if info.two_bit else otherwise.get(role, _INT8))
+        rest = {"embedding": None}  # matrices without codes, by role; others become int8
+        return Storage(native=True, scheme=lambda role, info: codes if info.two_bit else rest.get(role, _INT8))
     return Storage(fitted=True, scheme=lambda role, info: codes if role in ("inside", "steering") else _INT8)

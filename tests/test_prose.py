@@ -43,6 +43,7 @@ PLANTED = [
     ),
     ("x = 1  # (of a beat)\n", (1, "comment", "(of a beat)")),
     ("# It is full.\n# Of a beat one\n# byte is left.\nx = 1\n", (1, "sentence", "Of a beat one byte is left.")),
+    ("x = 1  # Of a beat one byte is left. It waits.\n", (1, "comment", "Of a beat one byte is left. It waits.")),
     ('"""Cut it.\n\nCharged is what\nit adds.\n"""\n', (1, "sentence", "Charged is what it adds.")),
 ]
 GOOD = [

@@ -76,7 +76,7 @@ def drafters_table() -> str:
     for name in _DRAFTERS:
         nbytes = sum(load("edgedec.runtime.drafters", name).create().footprint(limits).values())
         rows.append((f"`{name}`", f"{nbytes / 2**10:.0f} KiB" if nbytes < 2**20 else f"{nbytes / 2**20:.1f} MiB"))
-    return markdown_table(("drafter", "memory at a context of 2,048 tokens"), rows)
+    return markdown_table(("drafter", f"memory at a context of {_CONTEXT:,} tokens"), rows)
 
 
 def boards_table() -> str:

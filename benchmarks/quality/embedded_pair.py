@@ -1,6 +1,6 @@
 """Measure the embedded pair: the target and its float twin, the draft's acceptance, and the share of looping texts.
 
-    .venv/bin/python -m benchmarks.quality.embedded_pair --twin build/demo-pair/models/twin [--json]
+    .venv/bin/python -m benchmarks.quality.embedded_pair --twin build/demo-pair-2/models/twin [--json]
 
 The measurement runs on this machine, with stories that are not in the training text. The repository does not keep the twin;
 without --twin its line is left out, and a note says what makes it. Perplexity is measured on the stories of --text, each

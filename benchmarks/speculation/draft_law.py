@@ -15,6 +15,7 @@ it writes the page's table from that file.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from edgedec import demo
 from edgedec.api import quantize_checkpoint
 from edgedec.bundle.atomic import new_file
 from edgedec.bundle.bundle import Bundle
+from edgedec.errors import UsageError
 from edgedec.runtime.measure.acceptance import MOST_TOKENS, PAST, measure_acceptance, read_texts
 from edgedec.runtime.planning.draft_advice import parameter_count
 from edgedec.runtime.planning.draft_law import MeasuredDraft, left_out
@@ -68,6 +70,21 @@ def target_bundle(target: Path, folder: Path) -> Bundle:
     return Bundle.open(path)
 
 
+def _check_folder(folder: Path, target: Path) -> None:
+    """Check that the drafts of a folder are those of a target, by the digest of its weights, and note it in a new folder.
+
+    Raises:
+        UsageError: they are another target's.
+    """
+    digest = hashlib.sha256((target / "model.safetensors").read_bytes()).hexdigest()
+    note = folder / "target.sha256"
+    if note.exists() or any(folder.iterdir()):
+        if not note.exists() or note.read_text("utf-8").strip() != digest:
+            raise UsageError(f"--drafts {folder}: its drafts are of another target than {target}; name another folder")
+    else:
+        note.write_text(digest + "\n", "utf-8")
+
+
 def measure(name: str, target: Bundle, bundles: list[tuple[str, Bundle]], text: Path) -> dict[str, object]:
     """Return the measurements of drafts of ``target``, (name, bundle) each, as values that JSON can represent.
 
@@ -86,7 +103,7 @@ def measure(name: str, target: Bundle, bundles: list[tuple[str, Bundle]], text: 
         "positions": table.positions,
         "temperature": TEMPERATURE,
         "sampling": {name: getattr(sampling, name) for name in ("top_k", "top_p", "min_p")},
-        "command": "python -m benchmarks.speculation.draft_law --drafts build/drafts",
+        "command": f"python -m benchmarks.speculation.draft_law {name} --drafts FOLDER --text {text}",
         "recipe": f"edgedec distil TARGET {RECIPE}",
         "floor": asdict(table.floor),
         "ceiling": asdict(table.ceiling),
@@ -144,6 +161,10 @@ def main() -> None:
     if options.drafts is None:
         parser.error("--drafts FOLDER is needed, in which the trained drafts are kept")
     options.drafts.mkdir(parents=True, exist_ok=True)
+    try:
+        _check_folder(options.drafts, options.target)
+    except UsageError as error:
+        parser.error(str(error))
     bundles = [(f"h{shape[0]}", Bundle.open(_train(options.target, options.drafts, shape))) for shape in SHAPES]
     target = target_bundle(options.target, options.drafts)
     text = json.dumps(measure(str(options.target), target, bundles, options.text), indent=2) + "\n"

@@ -60,6 +60,7 @@ _TABLE = (
 )
 ITEMS = {item.name: item for item in _TABLE}
 WEIGHT_ITEMS = frozenset(item.name for item in _TABLE if item.weights)
+_SHARED = frozenset({"onnx_runtime"})  # a draft model of the portable graph needs the library that its target may need
 PER_TEXT = frozenset(item.name for item in _TABLE if item.per_text)
 
 
@@ -95,13 +96,13 @@ def check_items(names: Iterable[str], source: str, prefix: str | None = None) ->
     Args:
         names: names of the items.
         source: the part of a run that has them, for the message.
-        prefix: names with this prefix are free.
+        prefix: names must begin so, and are free otherwise, so that none takes the place of another part's item.
 
     Raises:
-        EdgedecError: the table has no such name.
+        EdgedecError: the table has no such name, or it does not begin with the prefix.
     """
     for name in names:
-        if name not in ITEMS and not (prefix and name.startswith(prefix)):
+        if not (name.startswith(prefix) or name in _SHARED if prefix else name in ITEMS):
             free = f"; own names begin with {prefix}" if prefix else ""
             raise EdgedecError(
                 f"the footprint of {source} has the item {name!r}, which no plan knows: add its phases and its part to "

@@ -25,6 +25,8 @@ from edgedec.quantize.distil.run_folder import RunFolder
 from tests.edgedec.cli.support.make_known_model import byte_tokenizer
 from tests.quantize.distil.support.make_teachers import write_teacher
 
+pytestmark = pytest.mark.compare
+
 SHORT = ("--steps", "4", "--length", "16", "--batch-tokens", "64", "--device", "cpu", "-t", "1", "--every", "1")
 
 

@@ -12,6 +12,7 @@ import pytest
 from edgedec import demo
 from edgedec.bundle.bundle import Bundle
 from edgedec.cli import _draft_advice
+from edgedec.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +46,19 @@ def test_the_shipped_draft_is_accepted_as_the_report_says(benchmark: Any, tmp_pa
     assert draft["drawn"] == pytest.approx(0.810, abs=0.02)
     assert measured["positions"] > 5000
     assert measured["floor"]["chosen"] < draft["chosen"] < measured["ceiling"]["chosen"]
+
+
+def test_drafts_of_another_target_are_refused(benchmark: Any, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text(name, "utf-8")
+    drafts = tmp_path / "drafts"
+    drafts.mkdir()
+    for _ in range(2):
+        benchmark._check_folder(drafts, tmp_path / "one")
+    with pytest.raises(UsageError, match="its drafts are of another target than"):
+        benchmark._check_folder(drafts, tmp_path / "other")
+    (drafts / "target.sha256").unlink()
+    (drafts / "h32").mkdir()
+    with pytest.raises(UsageError, match="its drafts are of another target than"):
+        benchmark._check_folder(drafts, tmp_path / "one")

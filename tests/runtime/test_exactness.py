@@ -1,6 +1,6 @@
 """Test that on the CPU greedy text with speculation is greedy text without, token for token (docs/speculation.md).
 
-Rows of a pairwise covering array run here, the full product of all choices with ``make test-all``. Speculation is
+Rows of a pairwise covering array run here, the full product of all choices with ``make test-nightly``. Speculation is
 forced, because the text must not depend on whether it pays. Plain greedy always uses one thread, so that threads are
 compared as well.
 """

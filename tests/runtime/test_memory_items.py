@@ -81,11 +81,15 @@ def test_an_own_drafter_may_have_own_items(bundles: Mapping[str, Bundle], monkey
     drafter = type("Own", (), {"taps": (), "open": None, "footprint": lambda own, limits: footprint})
     monkeypatch.setattr(ngram, "create", drafter)
     assert plan(bundles, "ngram")["draft_pairs"] == plan(bundles, drafter())["draft_pairs"] == 5
-    footprint["pairs"] = 5
-    for given, name in (("ngram", "ngram"), (drafter(), "Own")):
-        message = f"of the drafter {name} has the item 'pairs', which no plan knows: .*; own names begin with draft_"
-        with pytest.raises(EdgedecError, match=message):
-            plan(bundles, given)
+    for item in ("pairs", "weights"):  # the other would take the place of the target's
+        footprint |= {item: 5}
+        for given, name in (("ngram", "ngram"), (drafter(), "Own")):
+            message = (
+                f"of the drafter {name} has the item '{item}', which no plan knows: .*; own names begin with draft_"
+            )
+            with pytest.raises(EdgedecError, match=message):
+                plan(bundles, given)
+        del footprint[item]
 
 
 def test_what_is_not_in_the_table_exists_in_all_phases() -> None:

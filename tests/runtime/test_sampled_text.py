@@ -1,6 +1,6 @@
 """Sampled text is a function of model, prompt, options and seed: drafters, trees and threads cannot change a token of it.
 
-Rows of a pairwise covering array run here, the full product with ``make test-all``. Speculation is forced: whether it
+Rows of a pairwise covering array run here, the full product with ``make test-nightly``. Speculation is forced: whether it
 pays must not matter to the text.
 """
 

@@ -27,6 +27,8 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.compare
+
 SCALE_TOLERANCE = 4e-7  # relative: torch's float32 sum of equal magnitudes, measured at most 1.7e-7
 
 

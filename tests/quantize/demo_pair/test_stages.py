@@ -13,6 +13,8 @@ import torch
 from edgedec.errors import BundleError
 from edgedec.quantize.demo_pair.stages import package_path, read_package, write_package
 
+pytestmark = pytest.mark.compare
+
 
 def weights() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)

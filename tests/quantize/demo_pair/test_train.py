@@ -22,6 +22,8 @@ from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.methods.native import find_ternary
 from edgedec.quantize.readers import open_checkpoint
 
+pytestmark = pytest.mark.compare
+
 
 def _command(folder: Path, *options: str) -> list[str]:
     command = [sys.executable, "-m", "edgedec.quantize.demo_pair.train", "-o", str(folder), "--threads", "1"]
@@ -33,7 +35,6 @@ def _train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(_command(folder, *options), capture_output=True, text=True, check=False)
 
 
-@pytest.mark.compare
 def test_the_recipe_writes_three_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "a pair"
     first = _train(folder, "--steps", "2")
@@ -58,7 +59,6 @@ def test_the_recipe_writes_three_checkpoints(tmp_path: Path) -> None:
     assert "recipe.steps was 2, is 3" in refusal.stderr
 
 
-@pytest.mark.compare
 def test_a_killed_run_ends_with_the_bits_of_a_whole_one(tmp_path: Path) -> None:
     whole = _train(tmp_path / "whole", "--steps", "4")
     assert whole.returncode == 0, whole.stderr
@@ -78,7 +78,6 @@ def test_a_killed_run_ends_with_the_bits_of_a_whole_one(tmp_path: Path) -> None:
         assert weights[0] == weights[1], name
 
 
-@pytest.mark.compare
 def test_a_machine_without_the_run_continues_from_the_packages(tmp_path: Path) -> None:
     folder, stages = tmp_path / "pair", tmp_path / "stages"
     first = _train(folder, "--steps", "4", "--stages", str(stages))
@@ -101,7 +100,6 @@ def test_a_machine_without_the_run_continues_from_the_packages(tmp_path: Path) -
     assert "was trained with other settings" in continued.stderr
 
 
-@pytest.mark.compare
 def test_a_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     earlier = tmp_path / "earlier"
     first = _train(tmp_path / "first", "--steps", "4", "--stages", str(earlier), "--shard-steps", "2")
@@ -130,7 +128,6 @@ def test_a_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     assert "have 4 layers; give --layers 4" in refusal.stderr
 
 
-@pytest.mark.compare
 def test_a_run_goes_on_from_the_shipped_pair(tmp_path: Path) -> None:
     folder = tmp_path / "pair"
     run = _train(
@@ -152,7 +149,6 @@ def test_a_run_goes_on_from_the_shipped_pair(tmp_path: Path) -> None:
     assert f"--layers 2: the models of --earlier {demo.TARGET.parent} have 4 layers; give --layers 4" in refusal.stderr
 
 
-@pytest.mark.compare
 def test_a_stage_continues_at_the_step_of_its_package(tmp_path: Path) -> None:
     folder, stages = tmp_path / "pair", tmp_path / "stages"
     with subprocess.Popen(
@@ -169,7 +165,6 @@ def test_a_stage_continues_at_the_step_of_its_package(tmp_path: Path) -> None:
     assert f"trunk: 7867776 parameters, from step {step}" in again.stderr or step == 4
 
 
-@pytest.mark.compare
 def test_two_processes_train_the_pair_together(tmp_path: Path) -> None:
     """Check that the second process reads what the first one writes, and that only the first writes."""
     one, two = tmp_path / "one", tmp_path / "two"

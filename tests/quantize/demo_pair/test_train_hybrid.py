@@ -19,6 +19,8 @@ from edgedec.quantize.methods.native import find_ternary
 from edgedec.quantize.readers import open_checkpoint
 from tests.quantize.readers.support.make_rotated_gguf import write_folded
 
+pytestmark = pytest.mark.compare
+
 NARROW = ("linear_attn.in_proj_a.weight", "linear_attn.in_proj_b.weight")
 
 
@@ -30,7 +32,6 @@ def train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.compare
 def test_the_recipe_writes_a_ternary_hybrid_and_goes_on_from_packages(tmp_path: Path) -> None:
     folder = tmp_path / "hybrid"
     options = ("--steps", "2")
@@ -57,7 +58,6 @@ def test_the_recipe_writes_a_ternary_hybrid_and_goes_on_from_packages(tmp_path: 
     assert len((folder / "models" / "target" / "model.safetensors").read_bytes()) == len(weights)
 
 
-@pytest.mark.compare
 def test_a_teacher_that_is_not_there_and_too_few_steps_are_refused(tmp_path: Path) -> None:
     refusal = train(tmp_path / "one", "--steps", "2", "--teacher", str(tmp_path / "none"))
     assert refusal.returncode == 2
@@ -67,7 +67,6 @@ def test_a_teacher_that_is_not_there_and_too_few_steps_are_refused(tmp_path: Pat
     assert "--steps must be at least 2, one for each stage, not 1" in refusal.stderr
 
 
-@pytest.mark.compare
 def test_a_teacher_without_a_tokenizer_or_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     """Without the refusals, the first would train a tokenizer of its own, and the second would fail after the text."""
     alone = tmp_path / "model.gguf"

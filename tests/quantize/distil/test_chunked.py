@@ -15,6 +15,8 @@ from torch.nn import functional
 
 from edgedec.quantize.distil import chunked
 
+pytestmark = pytest.mark.compare
+
 LENGTHS = [1, 7, 64, 65, 200, 300]
 CHUNK = 16  # besides the usual one: a length of 300 then has 19 chunks, the last of them short
 

@@ -17,6 +17,8 @@ from edgedec.quantize.distil import devices
 from edgedec.quantize.distil.devices import Place, find_place
 from tests.quantize.distil.support.make_teachers import CPU
 
+pytestmark = pytest.mark.compare
+
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,8 @@ from tests.quantize.distil.support.make_teachers import (
 )
 from tests.quantize.readers.support.make_checkpoints import write_llama2c
 
+pytestmark = pytest.mark.compare
+
 ROOT = Path(__file__).resolve().parents[3]
 TERNARY: dict[str, dict[str, Any]] = {
     "absmean": {},

@@ -26,6 +26,8 @@ from edgedec.quantize.readers import open_checkpoint
 from tests.edgedec.cli.support.make_known_model import byte_tokenizer
 from tests.quantize.distil.support.make_teachers import CONFIG, model, some_ids, tensors
 
+pytestmark = pytest.mark.compare
+
 
 def write(student: TorchGraph, folder: Path) -> Path:
     settings = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -18,6 +18,8 @@ from edgedec.quantize.distil.objective import Objective, ObjectiveOptions, layer
 from edgedec.quantize.distil.torch_graph import Ternary
 from tests.quantize.distil.support.make_teachers import model, some_ids
 
+pytestmark = pytest.mark.compare
+
 layers = st.integers(1, 40)
 
 
@@ -89,7 +91,6 @@ def test_without_a_teacher_the_loss_is_that_of_the_text() -> None:
     assert float(loss.detach()) == float(text)
 
 
-@pytest.mark.compare
 def test_the_whole_objective_can_be_compiled() -> None:
     """Compile one graph without inductor, which needs a compiler and a minute."""
     objective = Objective(

@@ -15,6 +15,8 @@ import torch
 from edgedec.errors import BundleError, EdgedecError, UsageError
 from edgedec.quantize.distil.run_folder import RunFolder
 
+pytestmark = pytest.mark.compare
+
 CONFIGURATION: dict[str, Any] = {"schedule": {"steps": 4, "learning_rate": 1e-3}, "text": ["ab"], "autocast": False}
 STATE: dict[str, Any] = {"model": {"a": torch.arange(1000.0)}, "optimizer": {}, "step": 3}
 ROW = {"step": 2, "loss": 1.5, "text": 1.25, "valid": 1.0, "rate": 1e-3, "tokens_per_second": 77}

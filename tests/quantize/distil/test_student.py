@@ -33,6 +33,8 @@ from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from tests.quantize.distil.support.make_teachers import open_teacher, some_ids
 from tests.quantize.readers.support.make_checkpoints import write_llama2c
 
+pytestmark = pytest.mark.compare
+
 
 def started(checkpoint: Checkpoint, *, positions: int = 16, **options: Any) -> TorchGraph:
     student_options = StudentOptions(**options)

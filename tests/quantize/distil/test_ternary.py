@@ -17,6 +17,8 @@ import torch
 from edgedec.quantize.distil.ternary import fake_int8, fake_ternary, ternary_weight
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 
+pytestmark = pytest.mark.compare
+
 sizes = st.sampled_from([0, 32, 64, 128])
 finite = st.floats(-1e4, 1e4, width=32)
 matrices = st.integers(1, 4).flatmap(lambda rows: arrays(np.float32, (rows, 128), elements=finite))

@@ -23,6 +23,8 @@ from edgedec.quantize.distil.torch_graph import TorchGraph
 from tests.edgedec.cli.support.make_known_model import BOS, EOS, byte_tokenizer
 from tests.quantize.distil.support.make_teachers import CPU, model
 
+pytestmark = pytest.mark.compare
+
 SPECIAL = Special(bos=BOS, eos=(EOS,), limit=258)
 
 

@@ -24,6 +24,8 @@ from edgedec.schemes import FloatWeight, TernaryScheme, TernaryWeight
 from tests.edgedec.families.support import reference_golden
 from tests.quantize.distil.support.make_teachers import CONFIG, model, some_ids, weights
 
+pytestmark = pytest.mark.compare
+
 # Two float32 evaluations sum in different orders, which depend on the processor. Against an evaluation in float64 the torch
 # graph was measured to be up to 8.4 units in the last place of the largest logit away, and the reference up to 4.8, so the
 # two may be 13.2 apart. The largest logits are 12: a unit is 1e-6. A product in bfloat16 would be some 1e4 units away.

@@ -22,6 +22,8 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, TernaryScheme, TernaryWeight
 from tests.edgedec.families.support import make_golden_models, reference_golden
 
+pytestmark = pytest.mark.compare
+
 TOLERANCE = 1e-4  # absolute; the logits are some units
 ROWS = 12  # rows of a golden text before its positions jump, which those of a training never do
 FAMILIES = ("qwen3_5_text", "qwen3_next", "falcon_h1", "mamba2")

@@ -23,6 +23,8 @@ from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
 from edgedec.quantize.distil.trainer import Trainer, Validation
 from tests.quantize.distil.support.make_teachers import CPU, model
 
+pytestmark = pytest.mark.compare
+
 WORDS = np.array([*b"the cat sat on the mat and "], np.uint16)
 
 

@@ -26,6 +26,8 @@ from edgedec.quantize.kv_calibration.double_sparsity import (
 )
 from edgedec.quantize.kv_calibration.texts import recall_texts
 
+pytestmark = pytest.mark.compare
+
 SIZES = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 96}
 
 

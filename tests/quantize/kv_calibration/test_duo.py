@@ -26,6 +26,8 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight
 from tests.conformance.test_targets import CONFIG
 
+pytestmark = pytest.mark.compare
+
 SINKS, WINDOW, LENGTH = 2, 9, 64
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4}
 

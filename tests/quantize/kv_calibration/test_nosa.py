@@ -19,6 +19,8 @@ from edgedec.quantize.kv_calibration.nosa import calibrate_nosa, fitted_importan
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from tests.conformance.test_targets import CONFIG
 
+pytestmark = pytest.mark.compare
+
 SIZES = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 96}
 
 

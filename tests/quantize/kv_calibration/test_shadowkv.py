@@ -23,6 +23,8 @@ from edgedec.reference.float_profile.ops.low_rank_keys import rebuilt
 from edgedec.runtime.model_graph import bundle_graph
 from tests.conformance.test_targets import CONFIG
 
+pytestmark = pytest.mark.compare
+
 SIZES = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 96}
 
 

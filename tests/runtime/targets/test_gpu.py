@@ -81,7 +81,7 @@ CASES = [
     ("gemma2", "planes2", 8),
     ("capped", "int8", 16),
 ]
-# A software adapter compiles the kernels of each for seconds, so the others are tested with ``make test-all``.
+# A software adapter compiles the kernels of each for seconds, so the others are tested with ``make test-nightly``.
 SHORT = (("llama", "planes2", 16), ("llama", "int4 offset", 16), ("gemma2", "int8", 16))
 
 

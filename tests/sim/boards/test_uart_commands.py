@@ -1,7 +1,7 @@
 """Run two commands like a user: one simulates a ULX3S on a pseudo-terminal, the other writes a text on it.
 
 The first run compiles for minutes; later ones take about a minute on an idle machine, most of it for the weights:
-``make test-all``.
+``make test-nightly``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run the embedded model on its RTL and on the interpreter of its program: the same tokens, plain and speculative.
 
-The first run compiles for minutes; later ones take seconds per token: ``make test-all``.
+The first run compiles for minutes; later ones take seconds per token: ``make test-nightly``.
 """
 
 from __future__ import annotations

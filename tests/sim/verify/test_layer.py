@@ -1,7 +1,7 @@
 """Run a layer of BitNet-0.73B's shape on the KV260's accelerator with eight slots: all integers equal the reference's, and
 the cycles are those of the cycle model.
 
-The RTL takes minutes to compile and runs a thousand cycles per second: ``make test-all``.
+The RTL takes minutes to compile and runs a thousand cycles per second: ``make test-nightly``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run trained models through the RTL of a small top with eight slots: all integers equal the reference's.
 
-It takes minutes to compile, and minutes to run: ``make test-all``.
+It takes minutes to compile, and minutes to run: ``make test-nightly``.
 """
 
 from __future__ import annotations

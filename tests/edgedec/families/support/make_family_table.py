@@ -157,7 +157,8 @@ This page is written by `python tests/edgedec/families/support/make_family_table
 `tests/edgedec/families/test_family_table.py` runs every cell on a random checkpoint. The meaning of "yes" depends on the
 column:
 
-* float reference: its logits equal those of `transformers` to 1e-4 (golden files in `make test`, live in `make test-all`);
+* float reference: its logits equal those of `transformers` to 1e-4 (golden files in `make test`, live in
+  `make test-compare`);
   Phi 4 mini flash and Step-3, which `transformers` does not have, are compared with the formulas of their papers.
 * ONNX: its logits equal those of the reference in prefill, steps and a tree, to 1e-4 with float weights and with int8
   weights; for these, the ids are such that no activation is between two codes, where either is right.
