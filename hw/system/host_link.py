@@ -26,6 +26,7 @@ class HostLink(CostedComponent):
         address_bits: bits of an address at the memory ports.
 
     Members:
+        identity: the parameter of this name.
         received: In(stream of 8 bits, always ready). Bytes from the host.
         sent: Out(stream of 8 bits). Bytes to the host.
         registers: Out(AXI4-Lite). Bus of the registers.
@@ -38,6 +39,7 @@ class HostLink(CostedComponent):
     """
 
     def __init__(self, identity: Identity, *, address_bits: int) -> None:
+        self.identity = identity
         self._waiting = Fifo(shape=8, depth=RECEIVE_BYTES, style="block")
         self._receiver, self._sender = FrameReceiver(granule=identity.granule), FrameSender()
         self._executor = executor = CommandExecutor(identity, address_bits=address_bits)

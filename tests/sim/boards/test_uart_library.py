@@ -62,7 +62,7 @@ def test_a_library_is_built_once(tmp_path: Path, built: list[Any]) -> None:
 @pytest.mark.rtl
 def test_building_is_reported(tmp_path: Path, built: list[Any]) -> None:
     board_library(ONE_PORT, **BOARD, cache=tmp_path)
-    assert built[0]._link._identity.simulated
+    assert built[0]._link.identity.simulated
 
 
 @pytest.mark.parametrize(
