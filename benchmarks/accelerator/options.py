@@ -10,7 +10,6 @@ host takes no time. It takes two seconds.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ if find_spec("amaranth") is None:
     sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")
 
 from benchmarks.accelerator.speed import SCHEMES, chosen
-from benchmarks.support.docs_tables import markdown_table, write_blocks
+from benchmarks.support.docs_tables import markdown_table, run_tables
 from benchmarks.support.shapes import BITNET_073B, BONSAI_17B, GEMMA_2_2B
 from edgedec.boards import all_boards, find_board
 from edgedec.graph.graph import Graph
@@ -102,15 +101,5 @@ TABLES: Mapping[str, Callable[[], str]] = MappingProxyType(
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/reports/accelerator.md")
-    options = parser.parse_args()
-    tables = {name: table() for name, table in TABLES.items()}
-    if options.write_docs:
-        write_blocks(tables)
-    print("\n\n".join(tables.values()))
-
-
 if __name__ == "__main__":
-    main()
+    run_tables(TABLES, __doc__)

@@ -9,13 +9,12 @@ Nothing is measured and nothing estimated: the figures are those of the checkpoi
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks.support.docs_tables import markdown_table, write_blocks
+from benchmarks.support.docs_tables import markdown_table, run_tables
 from edgedec import demo
 from edgedec.board import Board
 from edgedec.boards import all_boards
@@ -111,15 +110,5 @@ TABLES: Mapping[str, Callable[[], str]] = MappingProxyType(
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write-docs", action="store_true", help="write the tables into the pages")
-    options = parser.parse_args()
-    tables = {name: table() for name, table in TABLES.items()}
-    if options.write_docs:
-        write_blocks(tables)
-    print("\n\n".join(tables.values()))
-
-
 if __name__ == "__main__":
-    main()
+    run_tables(TABLES, __doc__)

@@ -10,13 +10,23 @@ name is its owner, the benchmark that writes it: ``OWNERS`` names the command. A
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from edgedec.errors import UsageError
 
-__all__ = ["OWNERS", "block_names", "blocks", "markdown_table", "outdated_blocks", "pages", "write_blocks"]
+__all__ = [
+    "OWNERS",
+    "block_names",
+    "blocks",
+    "markdown_table",
+    "outdated_blocks",
+    "pages",
+    "run_tables",
+    "write_blocks",
+]
 
 # First word of a block's name, and the command that writes the owner's blocks.
 OWNERS: Mapping[str, str] = {
@@ -81,6 +91,22 @@ def write_blocks(contents: Mapping[str, str], root: Path = _ROOT) -> list[Path]:
             path.write_text(after, "utf-8")
             changed.append(path)
     return changed
+
+
+def run_tables(tables: Mapping[str, Callable[[], str]], description: str | None) -> None:
+    """Run the command line of a benchmark that computes tables: print them, and write them with --write-docs.
+
+    Args:
+        tables: name of each block -> function of its table.
+        description: the docstring of the benchmark.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write-docs", action="store_true", help="write the tables into the pages that have them")
+    options = parser.parse_args()
+    contents = {name: table() for name, table in tables.items()}
+    if options.write_docs:
+        write_blocks(contents)
+    print("\n\n".join(contents.values()))
 
 
 def outdated_blocks(contents: Mapping[str, str], root: Path = _ROOT) -> list[str]:

@@ -35,7 +35,7 @@ def runnable() -> set[str]:
     found = set()
     for path in (ROOT / "benchmarks").rglob("*.py"):
         text = path.read_text("utf-8")
-        if '__name__ == "__main__"' in text and "ArgumentParser" in text:
+        if '__name__ == "__main__"' in text and ("ArgumentParser" in text or "run_tables(" in text):
             found.add(".".join(path.relative_to(ROOT / "benchmarks").with_suffix("").parts))
     return found
 
