@@ -14,8 +14,8 @@ __all__ = ["CostBeside", "ObservedCost"]
 _SLOPE = 0.08  # additional time of each further node, relative to a pass of one node, while only one size was observed
 _FIRST = 3  # passes of a size that are averaged with equal weights
 _DRIFT = 8  # passes whose median is the drift; even, so that two alternating sizes count equally
-# Weights of a new deviation in the logarithm of a size's time and in the mean of all deviations, and the deviation up to
-# which one counts. The first weight is small, so that the shape changes more slowly than the drift.
+# _LEARN and _MEAN are the weights of a new deviation in the logarithm of a size's time and in the mean of all deviations; a
+# deviation counts up to _MOST. _LEARN is small, so that the shape changes more slowly than the drift.
 _LEARN, _MEAN, _MOST = 1 / 32, 1 / 8, 0.5
 
 

@@ -67,8 +67,8 @@ def place_samples(items: Iterable[pytest.Item]) -> None:
         groups = dict[tuple[str, int], list[pytest.Item]]()
         for item in cases:
             marks = [mark for name in markers for mark in item.iter_markers(name)]
-            # A case that is nightly anyway, by a marker without a sample, is in no sample of the second ring, and one
-            # that is nightly after the first round is in none of the first.
+            # Some cases are nightly by a marker without a sample; no sample of the second ring takes them. Those that are
+            # nightly after the first round are in no sample of the first ring.
             if any(markers == SECOND or not mark.kwargs for mark in item.iter_markers("nightly")):
                 continue
             counts = [int(mark.kwargs["sample"]) for mark in marks if mark.kwargs]

@@ -127,9 +127,8 @@ def _describe(root: Path, name: str) -> str:
 
 def _git(root: Path, *arguments: str) -> str | None:
     """Return what git prints, or None if it fails or is not installed."""
-    plain = {
-        name: text for name, text in os.environ.items() if not name.startswith("GIT_")
-    }  # a hook's name other places
+    # A hook of git sets variables that name other places.
+    plain = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False, env=plain
