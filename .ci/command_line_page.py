@@ -34,10 +34,7 @@ SHARED: Mapping[str, Sequence[str]] = {
         ),
         *("memory_budget", "verify", "json", "verbose"),
     ),
-    "of speculation": (
-        *("spec_type", "model_draft", "draft_max", "spec_tree", "tree_nodes", "verifier", "decoder"),
-        *("switch_entropy", "switch_window"),
-    ),
+    "of speculation": (*("spec_type", "model_draft", "draft_max", "spec_tree", "tree_nodes", "verifier", "decoder"),),
     "of an accelerator": ("board", "configuration", "memory", "record"),
     "of texts": (
         *("n_predict", "temp", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty"),

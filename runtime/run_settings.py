@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.planning.speculation import SpecConfig
     from edgedec.runtime.protocols import Limits
+    from edgedec.runtime.row_recipe import RowRecipe
     from edgedec.runtime.target_request import TargetRequest
 
 __all__ = ["RunKeywords", "RunSettings"]
@@ -97,9 +98,16 @@ class RunSettings:
             )
 
     def target_request(
-        self, limits: Limits, *, kv_bits: int, taps: tuple[str, ...] = (), result_rows: int | None = None
+        self,
+        limits: Limits,
+        *,
+        kv_bits: int,
+        taps: tuple[str, ...] = (),
+        recipe: RowRecipe | None = None,
+        result_rows: int | None = None,
     ) -> TargetRequest:
-        """Return the request for the target of a planned run, which has chosen the limits and the bits."""
+        """Return the request for the target of a planned run, which has chosen the limits, the bits and the decoder."""
+        from edgedec.runtime.row_recipe import CAUSAL
         from edgedec.runtime.target_request import TargetRequest
 
         return TargetRequest(
@@ -108,6 +116,7 @@ class RunSettings:
             threads=self.threads,
             kv_bits=kv_bits,
             taps=taps,
+            recipe=recipe or CAUSAL,
             result_rows=result_rows,
         )
 

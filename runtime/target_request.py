@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Required, TypedDict
 
 from edgedec.runtime.protocols import Limits
+from edgedec.runtime.row_recipe import CAUSAL, RowRecipe
 
 __all__ = ["TargetKeywords", "TargetRequest"]
 
@@ -20,6 +21,7 @@ class TargetRequest:
         threads: number of CPU threads; 0 leaves it to the target.
         kv_bits: bits of keys and values: 32, 16, 8 or 4; None: the target's default.
         taps: names of graph values that passes may return.
+        recipe: recipe of the rows, for targets that compute rows again by themselves.
         result_rows: maximum number of rows of logits of a pass, for its memory. None: all rows of a tree, or the last row if
             the limits have no depth.
     """
@@ -29,6 +31,7 @@ class TargetRequest:
     threads: int = 0
     kv_bits: int | None = None
     taps: tuple[str, ...] = ()
+    recipe: RowRecipe = CAUSAL
     result_rows: int | None = None
 
 
@@ -40,4 +43,5 @@ class TargetKeywords(TypedDict, total=False):
     threads: int
     kv_bits: int | None
     taps: tuple[str, ...]
+    recipe: RowRecipe
     result_rows: int | None

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 from edgedec.errors import EdgedecError
 from edgedec.runtime.protocols import I32, U64, Masks
 
-__all__ = ["form", "pack", "tree", "unpack"]
+__all__ = ["FORMS", "form", "pack", "tree", "unpack"]
+
+FORMS: tuple[Masks, ...] = ("chain", "tree", "any")  # each contained in the next
 
 
 def pack(visible: NDArray[np.bool_]) -> U64:

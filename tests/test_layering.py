@@ -53,6 +53,7 @@ RUNTIME = (
     ("driver", "base"),
     (
         "protocols",
+        "row_recipe",
         "capabilities",
         "target_request",
         "run_sizes",
@@ -63,7 +64,7 @@ RUNTIME = (
         "sampling",
     ),
     ("text", "kernels", "loop", "trees", "verifiers", "coupling", "grammar", "cache"),
-    ("devices", "decoders", "engine"),
+    ("devices", "rounds", "decoders", "engine"),
     ("accelerator", "gpu"),
     ("targets",),
     ("drafters",),

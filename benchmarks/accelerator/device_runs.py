@@ -16,8 +16,7 @@ from benchmarks.speculation.padded_model import PromptTask
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError
 from edgedec.plugins import load
-from edgedec.runtime.decoders import open_decoder
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, open_decoder
 from edgedec.runtime.drafters import model
 from edgedec.runtime.planning.speculation import POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import Drafter, Limits, Request, Target, TargetInfo, TreePolicy

@@ -28,12 +28,12 @@ from edgedec.memory.heap import trim_heap
 from edgedec.memory.meter import mapped_bytes
 from edgedec.runtime import kernels as kernels_module
 from edgedec.runtime.capabilities import SnapshotState
-from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.kernels.recipe import LIBRARY
 from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import I32, Draft, Limits, Outcome, Sparse, TokenTree, TreePolicy
+from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.open_run import import_first_start, import_plugins
 from edgedec.runtime.session.session import Session

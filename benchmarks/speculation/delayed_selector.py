@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.speculation.verifiers_matched import LIMITS, Pair, held_out_prompts, write
-from edgedec.runtime.decoders.acceptance import RankAcceptance
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
+from edgedec.runtime.rounds.acceptance import RankAcceptance
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.trees._growth import Growth
 from edgedec.runtime.trees._selector import CHOSEN, DRAWN, Selector, logit

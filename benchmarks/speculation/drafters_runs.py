@@ -15,10 +15,7 @@ from typing import cast
 import numpy as np
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.decoders import open_decoder
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.cost import ObservedCost
-from edgedec.runtime.decoders.rounds import RoundSeconds
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, open_decoder
 from edgedec.runtime.planning.speculation import create_drafter
 from edgedec.runtime.protocols import (
     I32,
@@ -33,6 +30,8 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     TokenTree,
 )
+from edgedec.runtime.rounds.cost import ObservedCost
+from edgedec.runtime.rounds.statistics import RoundSeconds
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 from edgedec.runtime.visibility import tree as tree_visibility

@@ -43,10 +43,10 @@ from edgedec.cli.console import note, print_json, progress
 from edgedec.errors import EdgedecError
 from edgedec.runtime import loop
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.rounds import RoundSeconds
 from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Target
+from edgedec.runtime.rounds.statistics import RoundSeconds
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets._cpu import CpuTarget

@@ -35,9 +35,9 @@ from benchmarks.support.prompts import (
 )
 from edgedec import demo
 from edgedec.plugins import names
-from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.protocols import Limits, TreePolicy
+from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 

@@ -97,7 +97,7 @@ def measure(
 ) -> list[AtShare]:
     """Return each window at each share."""
     texts = [line for line in demo.HELD_OUT.read_text("utf-8").splitlines() if line][:stories]
-    spec = SpecConfig(drafter="model", draft=demo.bundle_path("demo-draft"), decoder="switch", switch=SwitchConfig())
+    spec = SpecConfig(drafter="model", draft=demo.bundle_path("demo-draft"), decoder="switch")
     results = []
     with Session.open(demo.bundle_path(), ctx_size=512, spec=spec, threads=threads) as session:
         decoder = session.decoder

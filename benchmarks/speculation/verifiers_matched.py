@@ -26,7 +26,6 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import names
 from edgedec.progress import Progress, silent
 from edgedec.runtime.coupling import Coupled
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.planning.speculation import VERIFIERS, create_drafter, create_verifier, verifier_traits
 from edgedec.runtime.protocols import (
@@ -45,6 +44,7 @@ from edgedec.runtime.protocols import (
     TreeSize,
     Verifier,
 )
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target

@@ -58,7 +58,7 @@ def words() -> dict[str, tuple[str, ...]]:
         "--spec-type": tuple(names("edgedec.runtime.drafters")),
         "--spec-tree": tuple(names("edgedec.runtime.trees")),
         "--verifier": tuple(names("edgedec.runtime.verifiers")),
-        "--decoder": ("autoregressive", "switch"),
+        "--decoder": tuple(names("edgedec.runtime.decoders")),
         "quantize --method": METHODS,
         "distil --method": ("ternary", "float"),
         "bench --method": ("ternary", "int8"),

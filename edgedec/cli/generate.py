@@ -18,7 +18,6 @@ from edgedec.cli.run_options import RunOptions, TextOptions, command_line
 from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoders.switch import SwitchCounts
     from edgedec.runtime.grammar.grammar import Grammar
     from edgedec.runtime.planning.speculation import SpecConfig
     from edgedec.runtime.protocols import I32
@@ -48,9 +47,9 @@ def text_writer(*, show_draft: bool) -> Iterator[Callable[[Piece], None]]:
 
 def _speculation(timings: Timings) -> str:
     """Return the figures of the drafter; empty without one."""
-    rounds, switch = timings.rounds, timings.switch
-    if switch is not None:
-        return f"; {_switching(switch)}; lossless: {timings.lossless}"
+    rounds = timings.rounds
+    if timings.decoder is not None:
+        return f"; {timings.decoder.text}; lossless: {timings.lossless}"
     if timings.drafter == "none" or not rounds.count:
         return ""
     accepted = sum(rounds.accepted)
@@ -59,18 +58,6 @@ def _speculation(timings: Timings) -> str:
         f"{1 + accepted / rounds.count:.1f} tokens per round"
         + ("" if timings.speculating else ", off at the end because it lost time")
         + f"; lossless: {timings.lossless}"
-    )
-
-
-def _switching(counts: SwitchCounts) -> str:
-    """Return the figures of the decoder ``switch``."""
-    written = counts.large_tokens + counts.small_tokens
-    text = f"decoder switch: {counts.large_tokens} of {written} tokens on the large model"
-    if counts.agreement is None:
-        return f"{text}, agreement not measured because it read none of the small model's"
-    return (
-        f"{text}, which agrees with {counts.agreed} of {counts.compared} tokens of the small one that it read "
-        f"({100 * counts.agreement:.0f} %)"
     )
 
 

@@ -17,6 +17,7 @@ from edgedec.bundle.embedded import bundle_folder
 from edgedec.cli._origins import PARTS
 from edgedec.cli.console import log_to_stderr, progress
 from edgedec.errors import UsageError
+from edgedec.plugins import names
 
 __all__ = [
     "Board",
@@ -48,8 +49,6 @@ __all__ = [
     "ShowDraft",
     "SpecTree",
     "SpecType",
-    "SwitchEntropy",
-    "SwitchWindow",
     "Temp",
     "Threads",
     "TopK",
@@ -280,7 +279,7 @@ ModelDraft = Annotated[
         "--model-draft",
         "--spec-draft-model",
         metavar="BUNDLE",
-        help="Draft model for --spec-type model or auto, or --decoder switch: a small bundle with the same tokenizer. "
+        help="Draft model for --spec-type model or auto: a small bundle with the same tokenizer. "
         "The default with -m demo is the embedded draft, 'demo-draft'.",
     ),
 ]
@@ -314,23 +313,8 @@ DecoderName = Annotated[
     speculation_option(
         "--decoder",
         metavar="NAME",
-        help="autoregressive: the model writes every token; switch: the draft model writes where it is certain, which "
-        "changes the text.",
-    ),
-]
-SwitchEntropy = Annotated[
-    float,
-    speculation_option(
-        "--switch-entropy",
-        metavar="BITS",
-        help="With --decoder switch: the draft model writes while the mean entropy of its last distributions is below "
-        "this.",
-    ),
-]
-SwitchWindow = Annotated[
-    int,
-    speculation_option(
-        "--switch-window", metavar="N", help="With --decoder switch: number of distributions in this mean."
+        help=f"Writer of the tokens: {' or '.join(names('edgedec.runtime.decoders'))}. Options follow a colon, as in "
+        "NAME:OPTION=VALUE,OPTION=VALUE.",
     ),
 ]
 TreeNodes = Annotated[

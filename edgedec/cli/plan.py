@@ -84,7 +84,7 @@ def plan(
         data |= {"phases": {name: sum(items.values()) for name, items in made.phases.items()}}
         del data["hint"]
         data |= {"budget": budget.as_json()}
-        print_json(data | {"tree": spec.policy, "decoder": spec.decoder, "resident_bytes": resident})
+        print_json(data | {"tree": spec.policy, "decoder": spec.writes.name, "resident_bytes": resident})
     else:
         _print(made, spec, device, resident)
         if budget.bound_by is not None and budget.limited and budget.bound_by.source != "flag":
@@ -181,10 +181,10 @@ def _streaming(disk: DiskUse) -> str:
 
 def _drafting(plan: Plan, spec: SpecConfig) -> str:
     """Return the drafter and its limits as text."""
-    if spec.decoder == "switch":
-        return (
-            "decoder switch: the draft model writes where it is certain; the speed is that of the large model with it"
-        )
+    writes = spec.writes
+    if not writes.traits.guesses:
+        both = "; the speed is that of both models together" if spec.drafter != "none" else ""
+        return f"decoder {writes.name}: {writes.traits.summary}{both}"
     if plan.drafter == "none":
         return "drafter none"
     model = (", with the draft model" if plan.draft_model else ", without a draft model") * (plan.drafter == "auto")

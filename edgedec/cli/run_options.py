@@ -49,8 +49,6 @@ from edgedec.cli.options import (
     ShowDraft,
     SpecTree,
     SpecType,
-    SwitchEntropy,
-    SwitchWindow,
     Temp,
     Threads,
     TopK,
@@ -110,8 +108,6 @@ class PlanOptions:
     tree_nodes: TreeNodes = 0
     verifier: VerifierName = "match"
     decoder: DecoderName = "autoregressive"
-    switch_entropy: SwitchEntropy = 2.0
-    switch_window: SwitchWindow = 1
     device: Device = "cpu"
     board: Board = None
     configuration: Configuration = None
@@ -144,12 +140,13 @@ class PlanOptions:
         Raises:
             UsageError: a name is unknown, a value is out of range, or a draft is missing or has no use.
         """
-        from edgedec.runtime.decoders.switch import SwitchConfig
+        from edgedec.runtime.decoders._plugin import choose_decoder
         from edgedec.runtime.planning.speculation import SpecConfig
 
         draft, drafter = self.model_draft, self.spec_type
-        if self.decoder == "switch" and drafter == "none":
-            drafter = "model"  # its draft model is the small model
+        needed = choose_decoder(self.decoder).traits.drafters
+        if drafter == "none" and needed:
+            drafter = needed[0]
         if draft is None and drafter in ("model", "auto") and self.model in EMBEDDED:
             draft = None if self.model == EMBEDDED_DRAFT else EMBEDDED_DRAFT
         config = SpecConfig(
@@ -160,7 +157,6 @@ class PlanOptions:
             tree_nodes=self.tree_nodes,
             verifier=self.verifier,
             decoder=self.decoder,
-            switch=SwitchConfig(entropy=self.switch_entropy, window=self.switch_window),
         )
         return config if draft is None else replace(config, draft=resolve_model(draft))
 

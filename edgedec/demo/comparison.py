@@ -7,11 +7,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from edgedec.errors import EdgedecError
-from edgedec.runtime.decoders import open_decoder
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.rounds import RoundSeconds
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, open_decoder
 from edgedec.runtime.planning.speculation import create_drafter
 from edgedec.runtime.protocols import I32
+from edgedec.runtime.rounds.statistics import RoundSeconds
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.answer import Piece
 from edgedec.runtime.session.session import Session

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgedec.runtime import visibility
 from edgedec.runtime.driver.driver import NO_LOGITS, Driver
 from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.protocols import I32, Pass
+from edgedec.runtime.row_recipe import RowRecipe
 
 __all__ = ["DeviceRows", "Row", "rows_of"]
 
@@ -40,11 +42,12 @@ class DeviceRows:
 
     Args:
         driver: the driver of the device.
+        recipe: recipe of the rows, whose passes run again.
         ran: called with the report of each pass that ran again, and its number of rows.
     """
 
-    def __init__(self, driver: Driver, ran: Callable[[PassReport, int], object]) -> None:
-        self._driver, self._ran = driver, ran
+    def __init__(self, driver: Driver, recipe: RowRecipe, ran: Callable[[PassReport, int], object]) -> None:
+        self._driver, self._recipe, self._ran = driver, recipe, ran
         self._held: list[Row] = []
         self._owner: object = None  # state whose rows these are; None: unknown, so that rows have to be compared
 
@@ -72,20 +75,27 @@ class DeviceRows:
         shared = 0
         while shared < min(len(self._held), len(rows)) and self._held[shared] == rows[shared]:
             shared += 1
-        shared = self._driver.truncate(shared)
+        while (kept := self._driver.truncate(self._recipe.whole(shared))) != shared:
+            shared = kept
         del self._held[shared:]
-        slots = self._driver.program.config.slots
-        for start in range(shared, len(rows), slots):
-            self._run(rows[start : start + slots])
+        ids = np.array([row.id for row in rows], np.int32)
+        while shared < len(rows):
+            work = self._recipe.rows_pass(ids, shared, self._driver.program.config.slots)
+            self._run(work, rows[shared : shared + len(work.ids)])
+            shared += len(work.ids)
         self._owner = owner
 
-    def _run(self, rows: Sequence[Row]) -> None:
+    def _run(self, work: Pass, rows: Sequence[Row]) -> None:
         embeds = [np.frombuffer(row.embed, "<f4") for row in rows if row.embed]
         numbers = iter(range(-1, -1 - len(embeds), -1))
-        ids = np.array([next(numbers) if row.embed else row.id for row in rows], np.int32)
-        positions = np.array([row.position for row in rows], np.int32)
-        stacked = np.stack(embeds) if embeds else None
-        self._ran(self._driver.forward(ids, positions=positions, logits=NO_LOGITS, embeds=stacked), len(rows))
+        report = self._driver.forward(
+            np.array([next(numbers) if row.embed else row.id for row in rows], np.int32),
+            positions=np.array([row.position for row in rows], np.int32),
+            visible=None if work.visible is None else visibility.unpack(work.visible, len(rows)),
+            logits=NO_LOGITS,
+            embeds=np.stack(embeds) if embeds else None,
+        )
+        self._ran(report, len(rows))
         self._driver.commit(np.arange(len(rows), dtype=np.int32))
         self._held += rows
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgedec.runtime.accelerator.power import PowerMeter, find_sensor
-from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.facts import DeviceFacts
+from edgedec.runtime.rounds.statistics import Rounds
 
 __all__ = ["DeviceTimings", "power_meter"]
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.capabilities import SnapshotState
-from edgedec.runtime.decoders.cost import ObservedCost
-from edgedec.runtime.decoders.prefixes import common_prefix
-from edgedec.runtime.decoders.rounds import Rounds
+from edgedec.runtime.decoders._plugin import DecoderFigures
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.protocols import (
     F32,
     I32,
+    Drafter,
     Drafting,
     Limits,
     Pass,
@@ -29,12 +28,14 @@ from edgedec.runtime.protocols import (
     TokenSequence,
     WrittenRounds,
 )
+from edgedec.runtime.rounds.cost import ObservedCost
+from edgedec.runtime.rounds.statistics import Rounds
+from edgedec.runtime.row_recipe import CAUSAL, RowRecipe, check_recipe, common_prefix, reachable
 from edgedec.runtime.sampling.logprobs import TokenLogprobs
 
 __all__ = ["CachedDecoder", "PromptSequence", "check_prompt"]
 
 _LEAST_SNAPSHOT = 16  # rows of a prompt for which a snapshot of recurrent states is kept
-_NO_ROWS = np.zeros(0, np.int32)  # ``Pass.logits`` of passes over the prompt
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,6 +49,7 @@ class CachedDecoder(ABC):
         branch: number of first rows of the next prompt that another text also has, and that the state does not.
         cost: expected duration of passes.
         rounds: statistics of the rounds of the last request.
+        recipe: recipe of the committed rows.
     """
 
     target: Target
@@ -56,11 +58,26 @@ class CachedDecoder(ABC):
     branch: int = 0
     cost: ObservedCost = field(default_factory=ObservedCost)
     rounds: Rounds = field(default_factory=Rounds)
+    recipe: RowRecipe = CAUSAL
 
     @property
     @abstractmethod
     def speculating(self) -> bool:
         """True while guesses are made."""
+
+    @property
+    def guesser(self) -> Drafter | None:
+        """The drafter whose guesses texts are written with; None, unless overridden: nothing is guessed."""
+        return None
+
+    @property
+    def figures(self) -> DecoderFigures | None:
+        """Counts of the last request beside its rounds; None, unless overridden."""
+        return None
+
+    def open_draft(self, limits: Limits) -> object:
+        """Load what drafts, before the first text; None, unless overridden: there is nothing."""
+        return None
 
     @abstractmethod
     def start(self, request: Request) -> TokenSequence:
@@ -92,15 +109,23 @@ class CachedDecoder(ABC):
 
     def shared_prefix(self, prompt: I32) -> int:
         """Return the number of rows of ``prompt`` that are in the cache already."""
-        return self.state.reach(common_prefix(prompt.tolist()[:-1], self.cached))
+        return reachable(self.recipe, self.state.reach, common_prefix(prompt.tolist()[:-1], self.cached))
+
+    def keep(self, length: int) -> int:
+        """Drop all rows but the first ``length``, or fewer if some of these cannot be kept, and return their number."""
+        length = min(length, self.state.length)  # it is less than the ids if a device was lost with the rows
+        rows = self.state.truncate(reachable(self.recipe, self.state.reach, length))
+        del self.cached[rows:]
+        return rows
 
     def check(self, request: Request) -> None:
-        """Check that the prompt fits the context.
+        """Check that the prompt fits the context, and that passes have as many rows as the recipe needs.
 
         Raises:
-            EdgedecError: it is empty or leaves no room for an answer.
+            EdgedecError: it is empty or leaves no room for an answer, or passes have fewer rows.
         """
         check_prompt(request.prompt, request.limits)
+        check_recipe(self.recipe, self.target.info, request.limits.nodes)
 
 
 def check_prompt(prompt: I32, limits: Limits) -> None:
@@ -148,15 +173,12 @@ class PromptSequence(ABC):
         self.prompt_logprobs: list[TokenLogprobs] = []
         self._rows_read = 0  # rows of the last pass over the prompt
         ids = (prompt if request.row_tap else prompt[:-1]).tolist()
-        self._rows_to_read = len(ids)
+        self._rows_to_read = len(ids) if request.row_tap else decoder.recipe.whole(len(ids))
         common = 0 if request.reads_all else common_prefix(ids, decoder.cached)
-        common = min(common, decoder.state.length)  # fewer if a device was lost with the rows
-        keep = decoder.state.truncate(common)  # fewer if a window or a recurrence has lost rows, which then run again
-        del decoder.cached[keep:]
-        self.kept = keep
+        self.kept = decoder.keep(common)  # fewer if a window or a recurrence has lost rows, which then run again
         self._snapshots_at: set[int] = set()
-        for length in (common, decoder.branch, len(ids)):
-            if length >= keep + _LEAST_SNAPSHOT:
+        for length in (common, decoder.branch, self._rows_to_read):
+            if length >= self.kept + _LEAST_SNAPSHOT:
                 self.keep_snapshot(length)
         decoder.branch = 0
 
@@ -174,6 +196,16 @@ class PromptSequence(ABC):
         """Keep a snapshot of recurrent states after ``length`` rows of the prompt, with which other prompts begin."""
         if isinstance(self.state, SnapshotState) and length > self.state.length:
             self._snapshots_at.add(length)
+
+    @property
+    def least_rows(self) -> int:
+        """Number of rows that the next pass needs at least."""
+        return self._cached_decoder.recipe.least if self.reading else self.least_text_rows
+
+    @property
+    def least_text_rows(self) -> int:
+        """Number of rows that a pass of the text needs at least; 1, unless overridden."""
+        return 1
 
     @property
     def unread(self) -> int:
@@ -232,15 +264,11 @@ class PromptSequence(ABC):
         """Return a pass over at most ``most`` rows of the prompt from ``start`` on."""
         request = self.request
         stop = min((length for length in self._snapshots_at if length > start), default=self._rows_to_read)
-        chunk = self._ids[start : min(start + most, stop, self._rows_to_read)]
-        count = np.arange(len(chunk), dtype=np.int32)
-        self._rows_read = len(chunk)
-        return Pass(
-            ids=chunk,
-            positions=start + count,
-            logits=count if request.prompt_logprobs else _NO_ROWS,
-            taps=(request.row_tap,) if request.row_tap else (),
-        )
+        work = self._cached_decoder.recipe.rows_pass(self._ids[: min(stop, self._rows_to_read)], start, most)
+        self._rows_read = len(work.ids)
+        if request.prompt_logprobs:
+            work = replace(work, logits=np.arange(len(work.ids), dtype=np.int32))
+        return replace(work, taps=(request.row_tap,)) if request.row_tap else work
 
     def write_rounds(
         self, target: Target, sequences: Sequence[TokenSequence], rooms: Sequence[Room]
@@ -276,6 +304,13 @@ class PromptSequence(ABC):
         self._cached_decoder.cached += self._ids[start : start + rows].tolist()
         if start + rows in self._snapshots_at and isinstance(self.state, SnapshotState):
             self.state.snapshot()
+
+    def choose(self, row: F32, text: I32) -> int:
+        """Return the token after ``text`` that follows from logits ``row`` and the random number of its position."""
+        request = self.request
+        if request.likeliest is not None:
+            return request.likeliest(row, text)
+        return request.random.token(request.processor(row, text), request.dropped + len(text))
 
     def logprobs(self, row: F32, token: int, text: I32) -> TokenLogprobs | None:
         """Return the log-probability of ``token`` after ``text`` and its row of logits; None if it is not asked for."""

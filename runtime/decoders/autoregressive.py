@@ -1,7 +1,7 @@
 """The decoder that writes a text round by round (``round.py``), with the measurements that it keeps from text to text.
 
 The engine (``runtime/engine``) calls a sequence for one text or for many, whose passes it submits together. Between
-submitting a pass and waiting for its result the host may grow the next tree (``_ahead.py``).
+submitting a pass and waiting for its result the host may grow the next tree (``runtime/rounds/ahead.py``).
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from functools import partial
 
 import numpy as np
 
-from edgedec.runtime.decoders._ahead import Ahead, root_alone
+from edgedec.errors import UsageError
+from edgedec.plugins import load
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
-from edgedec.runtime.decoders._compiled import CompiledText, DoneRounds, NextRounds, compiled_text, run_rounds
-from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.decoders.cost import CostBeside
-from edgedec.runtime.decoders.round import RoundParts, begin_round, end_round, grow, speculative_round
-from edgedec.runtime.decoders.rounds import RoundClock, Rounds, RoundSeconds
+from edgedec.runtime.decoders._plugin import DecoderParts, DecoderTraits
 from edgedec.runtime.drafting import expanding, reading
 from edgedec.runtime.protocols import (
     Draft,
@@ -32,14 +29,24 @@ from edgedec.runtime.protocols import (
     PassResult,
     Request,
     Room,
+    State,
     Target,
     Token,
     TokenSequence,
     TokenTree,
     WrittenRounds,
 )
+from edgedec.runtime.rounds.adaptive import Adaptive
+from edgedec.runtime.rounds.ahead import Ahead, root_alone
+from edgedec.runtime.rounds.compiled import CompiledText, DoneRounds, NextRounds, compiled_text, run_rounds
+from edgedec.runtime.rounds.cost import CostBeside, ObservedCost
+from edgedec.runtime.rounds.round import RoundParts, begin_round, end_round, grow, speculative_round
+from edgedec.runtime.rounds.statistics import RoundClock, Rounds, RoundSeconds
 
-__all__ = ["AutoregressiveDecoder", "AutoregressiveSequence", "Rounds"]
+__all__ = ["OPTIONS", "TRAITS", "AutoregressiveDecoder", "AutoregressiveSequence", "Rounds", "create", "open_decoder"]
+
+OPTIONS = None
+TRAITS = DecoderTraits(summary="the model writes every token, or accepts it as a guess")
 
 _CALIBRATED = (1, 2, 4, 16)  # numbers of rows of the passes measured before the first round, besides the largest tree's
 _REPEATS = 4  # measurements of each size; the fastest counts, because other processes only slow a pass down
@@ -66,6 +73,11 @@ class AutoregressiveDecoder(CachedDecoder):
     price: CostBeside = field(init=False, repr=False)
     _draft: Draft | None = None  # kept from request to request, as the measurements are
     _adaptive: Adaptive | None = None
+
+    @property
+    def guesser(self) -> Drafter:
+        """The drafter."""
+        return self.drafter
 
     @property
     def speculating(self) -> bool:
@@ -101,8 +113,11 @@ class AutoregressiveDecoder(CachedDecoder):
 
         Raises:
             EdgedecError: the prompt is empty or fills the context.
+            UsageError: the request has no tree policy or no verifier.
         """
         self.check(request)
+        if request.policy is None or request.verifier is None:
+            raise UsageError("this decoder makes guesses; give the request a tree policy and a verifier")
         return AutoregressiveSequence(self, request)
 
     def begin_speculation(self, limits: Limits) -> Adaptive:
@@ -285,3 +300,50 @@ def _tokens(ids: list[int]) -> list[Token]:
 def _with_possible_depth(limits: Limits) -> Limits:
     """Return ``limits`` with the depth that a tree of ``limits.nodes`` nodes can have, so that no larger pass is priced."""
     return replace(limits, depth=min(limits.depth, limits.nodes - 1))
+
+
+def create(parts: DecoderParts, options: None) -> AutoregressiveDecoder:
+    """Return the decoder of a text (entry point of the plug-in)."""
+    return AutoregressiveDecoder(
+        target=parts.target,
+        state=parts.state,
+        drafter=parts.drafter,
+        vocab_limit=parts.vocab_limit,
+        cost=parts.cost,
+        overlaps=parts.overlaps,
+        tree_nodes=parts.tree_nodes,
+    )
+
+
+def open_decoder(
+    target: Target,
+    state: State,
+    *,
+    drafter: str | Drafter = "none",
+    vocab_limit: int = 0,
+    overlaps: bool = False,
+    tree_nodes: int = 0,
+) -> AutoregressiveDecoder:
+    """Return a decoder on ``target`` with a cost of its own.
+
+    Args:
+        target: runs the passes.
+        state: the cache to use, opened on ``target``.
+        drafter: a drafter, or the name of one.
+        vocab_limit: number of the tokenizer's ids; 0: the target's vocabulary.
+        overlaps: grow the next tree while a pass runs; for targets that leave the host free.
+        tree_nodes: nodes of the largest tree; 0: the longest chain.
+
+    Raises:
+        UsageError: no drafter has this name; the message lists the known names.
+    """
+    parts = DecoderParts(
+        target=target,
+        state=state,
+        drafter=load("edgedec.runtime.drafters", drafter).create() if isinstance(drafter, str) else drafter,
+        cost=ObservedCost(target.cost_model),
+        vocab_limit=vocab_limit or target.info.vocab,
+        overlaps=overlaps,
+        tree_nodes=tree_nodes,
+    )
+    return create(parts, OPTIONS)

@@ -19,15 +19,14 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from edgedec.errors import UsageError
-from edgedec.runtime.decoders._ahead import root_alone
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
-from edgedec.runtime.decoders.rounds import Phase, Rounds
+from edgedec.runtime.decoders._plugin import DecoderFigures, DecoderParts, DecoderTraits
 from edgedec.runtime.drafting import reading
 from edgedec.runtime.protocols import (
     F32,
@@ -42,17 +41,29 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     Token,
 )
+from edgedec.runtime.rounds.statistics import Phase, Rounds
 from edgedec.runtime.sampling import portable_math
 
 __all__ = [
+    "OPTIONS",
+    "TRAITS",
     "NextLogits",
     "SmallModel",
     "SwitchConfig",
     "SwitchCounts",
     "SwitchDecoder",
     "SwitchSequence",
+    "create",
     "entropy_bits",
 ]
+
+TRAITS = DecoderTraits(
+    summary="the draft model writes where it is certain, which changes the text",
+    guesses=False,
+    drafters=("model",),
+    lossless="lossy",
+    result_rows="all",  # the large model says of each row of the small one whether it agrees
+)
 
 
 class NextLogits(Protocol):
@@ -81,8 +92,8 @@ class SwitchConfig:
     """When the large model takes over.
 
     Members:
-        entropy: threshold in bits; the large model writes while the mean entropy is not below it (``--switch-entropy``).
-        window: number of the last positions whose entropies are averaged (``--switch-window``).
+        entropy: threshold in bits; the large model writes while the mean entropy is not below it.
+        window: number of the last positions whose entropies are averaged, the next token's among them.
 
     Raises:
         UsageError: a number is out of range.
@@ -93,9 +104,12 @@ class SwitchConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.entropy <= 64:  # also false for NaN; no vocabulary has 2**64 tokens
-            raise UsageError(f"--switch-entropy must be 0 to 64 bits, not {self.entropy}")
+            raise UsageError(f"--decoder switch: entropy must be 0 to 64 bits, not {self.entropy}")
         if not 1 <= self.window <= 4096:
-            raise UsageError(f"--switch-window must be 1 to 4096, not {self.window}")
+            raise UsageError(f"--decoder switch: window must be 1 to 4096 positions, not {self.window}")
+
+
+OPTIONS = SwitchConfig
 
 
 @dataclass(kw_only=True)
@@ -136,6 +150,17 @@ class SwitchCounts:
             "agreement": self.agreement,
         }
 
+    def as_text(self) -> str:
+        """Return the counts as text."""
+        written = self.large_tokens + self.small_tokens
+        text = f"decoder switch: {self.large_tokens} of {written} tokens on the large model"
+        if self.agreement is None:
+            return f"{text}, agreement not measured because it read none of the small model's"
+        return (
+            f"{text}, which agrees with {self.agreed} of {self.compared} tokens of the small one that it read "
+            f"({100 * self.agreement:.0f} %)"
+        )
+
 
 def entropy_bits(logits: F32) -> float:
     """Return the entropy in bits of the softmax of ``logits`` float32 [n], at least one of them finite."""
@@ -170,6 +195,11 @@ class SwitchDecoder(CachedDecoder):
         """Reset the statistics for a new request, and return those of its rounds."""
         self.counts = SwitchCounts(config=self.config)
         return super().begin()
+
+    @property
+    def figures(self) -> DecoderFigures:
+        """The counts of the last request."""
+        return DecoderFigures(name="switch", text=self.counts.as_text(), values=self.counts.as_json())
 
     @property
     def speculating(self) -> bool:
@@ -227,11 +257,10 @@ class SwitchSequence(PromptSequence):
                 return None
         elif (yield from self._is_certain()):
             return None
-        start = self.state.length
-        chunk = self.text[start : start + min(room.rows, self.request.limits.nodes)]
-        rows = np.arange(len(chunk), dtype=np.int32)
-        self._chunk = chunk.copy()
-        return Pass(ids=self._chunk, positions=start + rows, logits=rows, top_k=self.request.top_k)
+        most = min(room.rows, self.request.limits.nodes)
+        work = self._decoder.recipe.rows_pass(self.text, self.state.length, most)
+        self._chunk = work.ids
+        return replace(work, logits=np.arange(len(work.ids), dtype=np.int32), top_k=self.request.top_k)
 
     def _is_certain(self) -> Drafting[bool]:
         """Return whether the small model writes the next token, and keep its logits."""
@@ -253,7 +282,7 @@ class SwitchSequence(PromptSequence):
         text, start = self.text, self.state.length
         for after, logits in zip(range(start + 1, len(text)), result.logits, strict=False):
             self._counts.compared += 1
-            self._counts.agreed += self._choose(text[:after], logits) == int(text[after])
+            self._counts.agreed += self.choose(logits, text[:after]) == int(text[after])
         self.state.commit(np.arange(len(self._chunk), dtype=np.int32))
         self._decoder.cached += self._chunk.tolist()
         self.rounds.count += 1
@@ -262,20 +291,15 @@ class SwitchSequence(PromptSequence):
         return [] if self._catching_up else [self._write(result.logits[-1], by_small=False)]
 
     def _write(self, row: F32, *, by_small: bool) -> Token:
-        token, counts = self._choose(self.text, row), self._counts
+        token, counts = self.choose(row, self.text), self._counts
         counts.small_tokens += by_small
         counts.large_tokens += not by_small
         counts.switches += self._by_small is not None and self._by_small != by_small
         self._by_small = by_small
         return Token(token, guessed=by_small, logprobs=self.logprobs(row, token, self.text))
 
-    def _choose(self, text: I32, row: F32) -> int:
-        """Return the token after ``text`` that follows from logits ``row`` and the random number of its position."""
-        request = self.request
-        outcome = request.verifier.accept(
-            root_alone(text),
-            lambda node: request.processor(row, text),
-            request.random,
-            request.dropped + len(text),
-        )
-        return outcome.next_token
+
+def create(parts: DecoderParts, options: SwitchConfig) -> SwitchDecoder:
+    """Return the decoder of a text (entry point of the plug-in). Its drafter is ``model``."""
+    small = cast(SmallModel, parts.drafter)  # ``TRAITS.drafters`` has no other
+    return SwitchDecoder(target=parts.target, state=parts.state, cost=parts.cost, small=small, config=options)

@@ -45,6 +45,7 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     TokenTree,
 )
+from edgedec.runtime.row_recipe import CAUSAL
 from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS, recurrent_slots
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import load_target, target_module
@@ -137,7 +138,7 @@ class _ModelDraft(BatchedDraft):
         rows = min(rows, self._limits.nodes)
         if past - kept < rows or not self._has_ids(text[kept:]):
             return True
-        yield from self._read(text[kept : kept + rows], kept)
+        yield from self._read(text[: kept + rows], kept)
         return past - kept - rows < rows
 
     def next_logits(self, text: I32) -> Drafting[F32 | None]:
@@ -210,16 +211,16 @@ class _ModelDraft(BatchedDraft):
     def _catch_up(self, text: I32, kept: int, more: int) -> Drafting[int]:
         """Run rows of the text until the rest and ``more`` rows fit into one pass. Return the number of committed rows."""
         while kept < len(text) and len(text) - kept + more > self._limits.nodes:
-            chunk = text[kept : kept + self._limits.nodes]
-            yield from self._read(chunk, kept)
-            kept += len(chunk)
+            yield from self._read(text, kept)
+            kept = self._state.length
         return kept
 
-    def _read(self, chunk: I32, kept: int) -> Drafting[None]:
-        """Run rows of the text and commit them after the ``kept`` rows of the cache."""
-        yield from self._run(Pass(ids=chunk, positions=self._count[kept : kept + len(chunk)]))
-        self._state.commit(self._count[: len(chunk)])
-        self._held[kept : kept + len(chunk)] = chunk
+    def _read(self, text: I32, kept: int) -> Drafting[None]:
+        """Run the rows of the text that fit into a pass and commit them after the ``kept`` rows of the cache."""
+        work = CAUSAL.rows_pass(text, kept, self._limits.nodes)
+        yield from self._run(work)
+        self._state.commit(self._count[: len(work.ids)])
+        self._held[kept : kept + len(work.ids)] = work.ids
         if isinstance(self._state, SnapshotState):
             self._state.snapshot(instead_of=self._chunk_kept)
             self._chunk_kept = self._state.length

@@ -6,6 +6,9 @@ prompts, which are read in chunks (chunked prefill, 2308.16369), several short o
 written, chunks are small (``ChunkSize``), so that a long prompt does not interrupt the others' texts, and a few passes are
 without prompts, so that their time is known.
 
+A sequence may need several rows in a pass (``TokenSequence.least_rows``), such as one that writes blocks. It gets them, or
+waits for a later pass. Whoever waited is served first in the next pass, so that nobody starves.
+
 Prompts take turns: in one pass the prompt with the fewest tokens left comes first, in the next one the prompt that was added
 first. So a short prompt beside a long one takes at most twice as many passes as alone, and the long one, too. A pass has
 rows of few prompts, because each prompt's rows read its keys and values again.
@@ -20,10 +23,10 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafting import together
 from edgedec.runtime.engine.chunk_size import ChunkSize
 from edgedec.runtime.protocols import Pass, PassResult, Room, Target, Token, TokenSequence
+from edgedec.runtime.rounds.cost import ObservedCost
 
 __all__ = ["Engine", "Progress"]
 
@@ -73,6 +76,7 @@ class Engine:
         self.passes = 0
         self._sequences: list[TokenSequence] = []
         self._last: list[Progress] = []  # parts of the last step, of sequences that go on
+        self._waited: list[TokenSequence] = []  # sequences for which the last step had too few rows
         # Rows of the others, the number of other texts, and their tokens, as each sequence may expect them.
         self._expected: dict[TokenSequence, tuple[int, int, int]] = {}
         engine = weakref.proxy(self)  # no cycle, so a dropped engine frees the caches of its sequences at once
@@ -92,6 +96,7 @@ class Engine:
         """Give a sequence no part in further steps. One that has ended is removed already."""
         self._sequences = [other for other in self._sequences if other is not sequence]
         self._last = [part for part in self._last if part.sequence is not sequence]
+        self._waited = [other for other in self._waited if other is not sequence]
 
     def write(self, sequence: TokenSequence) -> Iterator[Token]:
         """Yield the tokens of one sequence, until it ends or the caller closes the iterator. It must be the only one.
@@ -141,6 +146,8 @@ class Engine:
         rooms, left = [], self._rows
         for number, sequence in enumerate(sequences):
             rows = left // (len(sequences) - number)
+            if rows < sequence.least_rows:
+                return None
             rooms.append(self._room(sequence, rows))
             left -= rows
         parts, past = [Progress(text) for text in sequences], max([text.state.length for text in sequences])
@@ -170,12 +177,19 @@ class Engine:
 
     def _gather(self) -> list[Progress]:
         """Ask the sequences for their passes."""
-        writing = [sequence for sequence in self._sequences if not sequence.reading]
+        waited, self._waited = self._waited, []
+        order = [*waited, *[text for text in self._sequences if text not in waited]] if waited else self._sequences
+        writing = [sequence for sequence in order if not sequence.reading]
         reading = [sequence for sequence in self._sequences if sequence.reading]
         self._expect()
-        rooms, left = list[tuple[TokenSequence, Room]](), self._rows
+        # A prompt that waited gets its rows before texts share the others, because these may take all of them each time.
+        kept = max([sequence.least_rows for sequence in reading if sequence in waited], default=0)
+        rooms, left = list[tuple[TokenSequence, Room]](), self._rows - kept
         for number, sequence in enumerate(writing):
-            rows = left // (len(writing) - number)
+            rows = max(left // (len(writing) - number), sequence.least_rows)
+            if rows > left:
+                self._waited.append(sequence)
+                continue
             rooms.append((sequence, self._room(sequence, rows)))
             left -= rows
         parts = _ask(rooms)
@@ -189,11 +203,16 @@ class Engine:
             past += sequence.state.length
             if limited:
                 rows = self._chunk.rows(used, past) if not parts else self._chunk.joined(used, past)
-                most = min(left, rows - sum([part.rows for part in parts]))
+                most = rows - sum([part.rows for part in parts])
+                if most > 0 and not parts:
+                    most = max(most, sequence.least_rows)
             else:
                 most = left
-            if most <= 0:
+            if left < sequence.least_rows and not parts:
+                self._waited.append(sequence)
+            if min(most, left) < sequence.least_rows:
                 break
+            most = min(most, left)
             parts += _ask([(sequence, self._room(sequence, most))])
             left -= parts[-1].rows
         if parts:

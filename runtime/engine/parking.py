@@ -14,12 +14,12 @@ import numpy as np
 from edgedec.errors import EdgedecError
 from edgedec.runtime.decoders._cached import CachedDecoder
 from edgedec.runtime.engine.spill import SpillableState, Spilled, SpillFolder
-from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.protocols import Limits
+from edgedec.runtime.row_recipe import make_rows
 
 __all__ = ["ParkedRows", "park", "unpark"]
 
 _LOG = logging.getLogger(__name__)
-_NO_LOGITS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def park(decoder: CachedDecoder, disk: SpillFolder) -> ParkedRows:
     """
     state, ids = decoder.state, decoder.cached
     assert isinstance(state, SpillableState)
-    rows = ParkedRows(ids=ids, spilled=disk.write(ids, state) if ids else None)
+    rows = ParkedRows(ids=ids, spilled=disk.write(ids, state, decoder.recipe) if ids else None)
     state.truncate(0)
     decoder.cached = []
     return rows
@@ -59,20 +59,10 @@ def unpark(decoder: CachedDecoder, rows: ParkedRows, disk: SpillFolder, limits: 
     assert isinstance(state, SpillableState)
     if rows.spilled is not None:
         try:
-            disk.read(rows.spilled, state, len(rows.ids))
+            disk.read(rows.spilled, state, len(rows.ids), decoder.recipe)
         except EdgedecError as error:
             _LOG.warning("rows are computed again: %s", error)
-            _compute(decoder, rows.ids, limits)
+            make_rows(decoder.recipe, decoder.target, state, np.array(rows.ids, np.int32), limits.nodes)
         finally:
             rows.discard(disk)
     decoder.cached = rows.ids
-
-
-def _compute(decoder: CachedDecoder, ids: list[int], limits: Limits) -> None:
-    """Run the rows of a text in passes as those over a prompt. Their bits do not depend on the passes."""
-    for begin in range(0, len(ids), limits.nodes):
-        chunk = np.array(ids[begin : begin + limits.nodes], np.int32)
-        count = np.arange(len(chunk), dtype=np.int32)
-        work = Pass(ids=chunk, positions=begin + count, logits=_NO_LOGITS)
-        decoder.target.submit([(decoder.state, work)]).result()
-        decoder.state.commit(count)

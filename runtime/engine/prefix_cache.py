@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedec.errors import CacheFullError, EdgedecError
-from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.spill import SpillableState, Spilled, SpillFolder
 from edgedec.runtime.protocols import Limits, State, Target
+from edgedec.runtime.row_recipe import RowRecipe, common_prefix, reachable
 
 __all__ = ["CachedRows", "PrefixCache"]
 
@@ -33,16 +33,18 @@ class CachedRows:
     Members:
         state: the cache.
         ids: ids of its rows, a list that its user may extend.
+        recipe: recipe of its rows.
         branch: number of first rows of the prompt that another text also has, which cannot go back to them.
     """
 
     state: State
     ids: list[int]
+    recipe: RowRecipe
     branch: int = 0
 
     def shared(self, prompt: list[int]) -> int:
         """Return the number of first rows of ``prompt`` that the cache can go back to, fewer if a window dropped rows."""
-        return self.state.reach(common_prefix(prompt, self.ids))
+        return reachable(self.recipe, self.state.reach, common_prefix(prompt, self.ids))
 
 
 class PrefixCache:
@@ -51,6 +53,7 @@ class PrefixCache:
     Parameters:
         target: opens caches.
         limits: their limits.
+        recipe: recipe of their rows.
         most: maximum number of caches that are kept. Where each sequence has a cache of its own, it is the number of all
             caches, so that the planned memory is enough.
 
@@ -59,8 +62,8 @@ class PrefixCache:
         keeping: False: rows of a shared cache are given back as soon as their text ends, because memory is short.
     """
 
-    def __init__(self, target: Target, limits: Limits, *, most: int) -> None:
-        self._target, self._limits, self._most = target, limits, most
+    def __init__(self, target: Target, limits: Limits, recipe: RowRecipe, *, most: int) -> None:
+        self._target, self._limits, self._recipe, self._most = target, limits, recipe, most
         self._shared = target.free_rows is not None
         self._idle: list[CachedRows] = []
         self.disk: SpillFolder | None = None
@@ -93,14 +96,17 @@ class PrefixCache:
         keep = 0 if best is None else best.shared(prompt)
         if best is None or (self._shared and not keep):
             branch = max((common_prefix(prompt, entry.ids) for entry in entries), default=0)
-            return CachedRows(state=self._target.open(self._limits), ids=[], branch=branch)
+            return self._rows(self._target.open(self._limits), branch=self._recipe.whole(branch))
         if not self._shared or (best in self._idle and keep == len(best.ids)):
             self._idle = [entry for entry in self._idle if entry is not best]
             return best
         try:
-            return CachedRows(state=best.state.fork(), ids=[*best.ids])  # its user truncates it
+            return self._rows(best.state.fork(), [*best.ids])  # its user truncates it
         except CacheFullError:  # there is no room for a copy of its recurrent states
-            return CachedRows(state=self._target.open(self._limits), ids=[])
+            return self._rows(self._target.open(self._limits))
+
+    def _rows(self, state: State, ids: Sequence[int] = (), *, branch: int = 0) -> CachedRows:
+        return CachedRows(state=state, ids=list(ids), recipe=self._recipe, branch=branch)
 
     def give(self, rows: CachedRows) -> None:
         """Keep the cache of a text that has ended."""
@@ -131,13 +137,13 @@ class PrefixCache:
         state, ids = entry.state, entry.ids
         if self.disk is None or not isinstance(state, SpillableState) or not len(ids) == state.length >= _LEAST_SPILLED:
             return
-        if any(spilled.shared(ids) == len(ids) for spilled in self.disk.files):
+        if any(spilled.shared(ids, self._recipe) == len(ids) for spilled in self.disk.files):
             return
-        for spilled in [one for one in self.disk.files if entry.shared(one.ids) == len(one.ids)]:
+        for spilled in [one for one in self.disk.files if self._is_in(one, entry)]:
             self.disk.discard(spilled)  # the new file has its rows, too
         while True:
             try:
-                self.disk.write(ids, state)
+                self.disk.write(ids, state, self._recipe)
                 return
             except EdgedecError as error:
                 if not self.disk.files:
@@ -145,11 +151,15 @@ class PrefixCache:
                     return
                 self.disk.discard(self.disk.files[0])
 
+    def _is_in(self, spilled: Spilled, entry: CachedRows) -> bool:
+        """Return whether a cache has all rows of a file."""
+        return spilled.recipe == entry.recipe.name and entry.shared(spilled.ids) == len(spilled.ids)
+
     def _longest_file(self, prompt: list[int]) -> tuple[Spilled | None, int]:
         """Return the file with the longest beginning of ``prompt``, and the number of its rows."""
         files = [] if self.disk is None else self.disk.files
-        best = max(files, key=lambda spilled: spilled.shared(prompt), default=None)
-        return best, 0 if best is None else best.shared(prompt)
+        best = max(files, key=lambda spilled: spilled.shared(prompt, self._recipe), default=None)
+        return best, 0 if best is None else best.shared(prompt, self._recipe)
 
     def _from_disk(self, prompt: list[int], keep: int) -> CachedRows | None:
         """Return the rows of a file that has a longer beginning of ``prompt`` than ``keep`` rows; None if there is none."""
@@ -163,10 +173,10 @@ class PrefixCache:
         if best is None or self.disk is None:
             return None
         try:
-            self.disk.read(best, state, rows)
+            self.disk.read(best, state, rows, self._recipe)
         except EdgedecError as error:
             _LOG.warning("rows are computed again: %s", error)
             state.close()
             self.disk.discard(best)
             return None
-        return CachedRows(state=state, ids=best.ids[:rows])
+        return self._rows(state, best.ids[:rows])

@@ -17,12 +17,12 @@ from typing import Literal, Protocol
 
 from edgedec.runtime.capabilities import SlottedTarget
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
-from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.parking import ParkedRows, park, unpark
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillFolder
 from edgedec.runtime.protocols import Limits, Request, State, Target, Token
+from edgedec.runtime.row_recipe import common_prefix
 
 __all__ = ["Scheduler", "Task", "TokenWriter"]
 
@@ -103,7 +103,8 @@ class Scheduler:
         self._cache: PrefixCache | None = None
         self._slotted = target if isinstance(target, SlottedTarget) else None
         if len(decoders) > 1:
-            self._cache = PrefixCache(target, limits, most=4 * len(decoders) if self._shared else len(decoders))
+            most = 4 * len(decoders) if self._shared else len(decoders)
+            self._cache = PrefixCache(target, limits, decoders[0].recipe, most=most)
 
     @property
     def _shared(self) -> bool:
@@ -282,7 +283,7 @@ class Scheduler:
                 if task.error is not None:
                     task.decoder.forget()
                 if self._cache is not None:  # it keeps the rows for their prefix
-                    self._cache.give(CachedRows(state=task.decoder.state, ids=task.decoder.cached))
+                    self._cache.give(_rows_of(task.decoder))
             task.decoder = task.sequence = None
 
     def _admit(self) -> None:
@@ -343,7 +344,7 @@ class Scheduler:
         for other in self._running:
             if not (other.decoder and other.sequence and other.sequence.reading) or other.parked is not None:
                 continue
-            common = common_prefix(task.prompt, other.prompt)
+            common = other.decoder.recipe.whole(common_prefix(task.prompt, other.prompt))
             if common >= max(_LEAST_SHARED, now + 1, other.decoder.state.length + 1):
                 other.sequence.keep_snapshot(common)
                 return True
@@ -351,7 +352,7 @@ class Scheduler:
 
     def _used(self) -> list[CachedRows]:
         """Return the rows of the texts that are written."""
-        return [CachedRows(state=task.decoder.state, ids=task.decoder.cached) for task in self._running if task.decoder]
+        return [_rows_of(task.decoder) for task in self._running if task.decoder]
 
     def _make_room(self) -> None:
         """Free rows that are kept for their prefixes, as far as the next pass may need the room."""
@@ -366,3 +367,8 @@ class Scheduler:
         """Return whether every text that is written and has no rows yet can get a slot."""
         free = None if self._slotted is None else self._slotted.free_slots
         return free is None or free >= sum(not task.decoder.state.length for task in self._active if task.decoder)
+
+
+def _rows_of(decoder: CachedDecoder) -> CachedRows:
+    """Return the rows that a decoder has now."""
+    return CachedRows(state=decoder.state, ids=decoder.cached, recipe=decoder.recipe)

@@ -1,13 +1,13 @@
 """Write the rows of idle sequences to files, and read them back bit for bit.
 
 A sequence that waits for its user holds keys and values. Under a memory budget they can move to the disk. A file is bound by
-a hash of the model, the layout of the rows and the ids of the tokens; a file that does not match in every byte is refused,
-and the rows are then computed again from the ids. So a damaged disk costs time and never changes a text.
+a hash of the model, the layout of the rows, their recipe and the ids of the tokens. A file that does not match in every byte
+is refused, and the rows are then computed again from the ids. So a damaged disk costs time and never changes a text.
 
 The format of a file, all numbers little-endian:
 
     8 bytes   "EDSPILL1"
-    32 bytes  binding: SHA-256 of the model's hash, the layout and the ids
+    32 bytes  binding: SHA-256 of the model's hash, the layout, the recipe's name and the ids
     8 bytes   number of parts
     per part  8 bytes, its size
     parts     one after another, without gaps
@@ -41,7 +41,7 @@ from edgedec.digests import large_sha256, sha256
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory.byte_sizes import format_bytes
 from edgedec.runtime.cache.block_pool import HeldRows
-from edgedec.runtime.decoders.prefixes import common_prefix
+from edgedec.runtime.row_recipe import RowRecipe, common_prefix, reachable
 
 __all__ = ["SpillError", "SpillFolder", "SpillableState", "Spilled"]
 
@@ -99,16 +99,22 @@ class SpillableState(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Spilled:
-    """A sequence in a file: the ids of its rows, those rows that it had, and the size of the file in bytes."""
+    """A sequence in a file: the ids of its rows, their recipe, those rows that it had, and the size of the file in bytes."""
 
     file: Path
     ids: list[int]
+    recipe: str  # ``RowRecipe.name``
     held: HeldRows
     nbytes: int
 
-    def shared(self, prompt: list[int]) -> int:
-        """Return the number of first rows of ``prompt`` that can be read, fewer if a window dropped rows."""
-        return self.held.reach(common_prefix(prompt, self.ids))
+    def shared(self, prompt: list[int], recipe: RowRecipe) -> int:
+        """Return the number of first rows of ``prompt`` that can be read, fewer if a window dropped rows.
+
+        Rows of another recipe are other rows, so there are none.
+        """
+        if recipe.name != self.recipe:
+            return 0
+        return reachable(recipe, self.held.reach, common_prefix(prompt, self.ids))
 
 
 class SpillFolder:
@@ -153,8 +159,8 @@ class SpillFolder:
     ) -> None:
         self.close()
 
-    def write(self, ids: Sequence[int], state: SpillableState) -> Spilled:
-        """Write the rows of a sequence, whose tokens are ``ids``. The file is complete, or does not exist.
+    def write(self, ids: Sequence[int], state: SpillableState, recipe: RowRecipe) -> Spilled:
+        """Write the rows that ``recipe`` makes of ``ids``, those of a sequence. The file is complete, or does not exist.
 
         Raises:
             EdgedecError: the disk is full, or the limit is reached.
@@ -166,7 +172,7 @@ class SpillFolder:
             raise UsageError(f"a sequence of {state.length} rows cannot be written with {len(ids)} ids")
         held = state.held_rows
         sizes = state.part_sizes(held)
-        head = _head(self._binding(ids, state), sizes)
+        head = _head(self._binding(ids, state, recipe), sizes)
         nbytes = len(head) + sum(sizes) + _DIGEST_BYTES
         if self.limit_bytes is not None and self.nbytes + nbytes > self.limit_bytes:
             raise EdgedecError(
@@ -177,23 +183,26 @@ class SpillFolder:
         with new_file(file) as partial:
             _write(partial, chain([head], map(state.read_part, range(len(sizes)))))
         _drop_from_page_cache(file)
-        spilled = Spilled(file=file, ids=list(ids), held=held, nbytes=nbytes)
+        spilled = Spilled(file=file, ids=list(ids), recipe=recipe.name, held=held, nbytes=nbytes)
         self.files.append(spilled)
         self.nbytes += nbytes
         return spilled
 
-    def read(self, spilled: Spilled, state: SpillableState, rows: int) -> None:
+    def read(self, spilled: Spilled, state: SpillableState, rows: int, recipe: RowRecipe) -> None:
         """Give a sequence without rows the first ``rows`` rows of a file, bit for bit. The file stays.
 
         Raises:
-            SpillError: the file is missing, damaged, or of another model, layout or text; the sequence then has no rows.
+            SpillError: the file is missing, damaged, or of another model, layout, recipe or text; the sequence then has no
+                rows.
             CacheFullError: a shared cache has too few free rows.
             UsageError: the file has fewer rows, or the sequence had dropped rows that are needed (``Spilled.shared``).
         """
         if not 0 <= rows <= len(spilled.ids):
             raise UsageError(f"{spilled.file} has {len(spilled.ids)} rows, not {rows}")
+        if recipe.name != spilled.recipe:
+            raise SpillError(f"the rows of {spilled.file} are {spilled.recipe}, and those of this text {recipe.name}")
         sizes = state.part_sizes(spilled.held)
-        head = _head(self._binding(spilled.ids, state), sizes)
+        head = _head(self._binding(spilled.ids, state, recipe), sizes)
         state.restore(spilled.held, rows)
         try:
             with spilled.file.open("rb") as stream:
@@ -224,9 +233,10 @@ class SpillFolder:
             self._lock, self.nbytes = -1, 0
             self.files.clear()
 
-    def _binding(self, ids: Sequence[int], state: SpillableState) -> bytes:
+    def _binding(self, ids: Sequence[int], state: SpillableState, recipe: RowRecipe) -> bytes:
         digest = sha256()
-        for field in (self._model.encode(), state.rows_layout().encode(), np.array(ids, "<i4").tobytes()):
+        texts = (self._model, state.rows_layout(), recipe.name)
+        for field in (*(text.encode() for text in texts), np.array(ids, "<i4").tobytes()):
             digest.update(struct.pack("<Q", len(field)))  # so that no two lists of fields have the same bytes
             digest.update(field)
         return digest.digest()
@@ -245,7 +255,7 @@ def _read(stream: BinaryIO, head: bytes, sizes: Sequence[int], state: SpillableS
     if os.fstat(stream.fileno()).st_size != len(head) + sum(sizes) + _DIGEST_BYTES:
         raise SpillError("has another size than the rows of its sequence")
     if stream.read(len(head)) != head:
-        raise SpillError("is of another model, layout or text")
+        raise SpillError("is of another model, layout, recipe or text")
     digest = large_sha256()
     digest.update(head)
     for number, size in enumerate(sizes):

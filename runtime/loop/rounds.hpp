@@ -1,5 +1,5 @@
 // Rounds of texts: grow a tree for each, run all trees in one pass, accept a path of each, and commit it. The definition is
-// Python's: runtime/decoders/round.py and runtime/engine/engine.py.
+// Python's: runtime/rounds/round.py and runtime/engine/engine.py.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.progress import Progress, silent
-from edgedec.runtime.decoders import open_decoder
+from edgedec.runtime.decoders.autoregressive import open_decoder
 from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Limits, Pass, Request, State, Target
 from edgedec.runtime.sampling.position_random import PositionRandom

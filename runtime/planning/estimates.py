@@ -67,7 +67,7 @@ def tokens_per_second(
     drafter: str,
     nodes: int,
     model: bool,
-    switch: bool = False,
+    every_token: bool = False,
     acceptance: float | None = None,
     threads: int = 0,
     device_bytes_per_second: float | None = None,
@@ -80,7 +80,7 @@ def tokens_per_second(
         drafter: name of the drafter.
         nodes: nodes of a tree, including its root; the best chain that fits is assumed.
         model: whether ``auto`` has a draft model.
-        switch: the decoder is ``switch``, whose small model runs for each token; the large one is assumed to do so, too.
+        every_token: the draft model runs for each token, beside the target, instead of making guesses.
         acceptance: share of right guesses; None: the usual one of the drafter.
         threads: number of CPU threads; 0: one for each core.
         device_bytes_per_second: bandwidth at which an accelerator reads weights; None: the model runs on the CPU.
@@ -95,7 +95,7 @@ def tokens_per_second(
     call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
     right = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE) if acceptance is None else acceptance
     expected = 1.0
-    best = 1 / (seconds(1) + (call_seconds if switch else 0))
+    best = 1 / (seconds(1) + (call_seconds if every_token else 0))
     for guesses in range(1, nodes):
         expected += right**guesses
         best = max(best, expected / (seconds(1 + guesses) + guesses * call_seconds))

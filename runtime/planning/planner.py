@@ -130,12 +130,14 @@ class Planner:
     def _sizes(self, choice: RunChoice, ctx_size: int) -> Limits:
         """Return the limits of a run with all weights in memory."""
         widest = self.module.bounds(self.bundle, self.settings.device, ctx_size).rows or MOST_ROWS
-        rows = min(max(choice.rows, choice.spec.nodes), ctx_size, widest)
+        decoder = choice.spec.writes.traits
+        least = max(choice.spec.nodes, decoder.least_rows, decoder.recipe.least)
+        rows = min(max(choice.rows, least), ctx_size, widest)
         depth = min(choice.spec.draft_max, choice.spec.nodes - 1, rows - 1)
         limits = Limits(nodes=rows, depth=depth, positions=ctx_size, value_rows=self.settings.value_rows)
         if self.settings.sequences == 1:
             return limits
-        batch = min(max(rows, self.settings.sequences * choice.spec.nodes), widest)
+        batch = min(max(rows, self.settings.sequences * least), widest)
         # Room for every text, for its guesses, and for a copy of the last block of a prefix that it shares.
         each = ctx_size + rows + 2 * _BLOCK_ROWS
         return replace(
@@ -176,8 +178,8 @@ class Planner:
         return tuple(joined.values())
 
     def _items(self, choice: RunChoice, limits: Limits) -> dict[str, int]:
-        # The decoder ``switch`` compares the two models with all rows of a pass.
-        rows = limits.nodes if choice.spec.decoder == "switch" else min(choice.spec.nodes, limits.nodes)
+        decoder = choice.spec.writes.traits
+        rows = limits.nodes if decoder.result_rows == "all" else min(choice.spec.nodes, limits.nodes)
         if self.settings.sequences > 1:
             rows = limits.batch_rows
         request = self.settings.target_request(limits, kv_bits=choice.kv_bits, result_rows=rows)
@@ -265,7 +267,7 @@ class Planner:
             drafter=choice.spec.drafter_name,
             nodes=min(choice.spec.nodes, self.limits(choice, ctx_size).nodes),
             model=choice.draft is not None,
-            switch=choice.spec.decoder == "switch",
+            every_token=not choice.spec.writes.traits.guesses,
             acceptance=None if choice.spec.nodes == 1 else self.acceptance,
             threads=self.settings.threads,
             device_bytes_per_second=self.bounds.bytes_per_second,

@@ -216,9 +216,8 @@ def _fixed_baseline(planner: Planner, choice: RunChoice, most: int) -> dict[str,
 
     It has a context of 1024, float16 keys and values, and a tree of 64 nodes with whole rows of float32 logits.
     """
-    spec = replace(choice.spec, draft_max=_BASELINE_NODES - 1, tree_nodes=_BASELINE_NODES)
-    if choice.spec.drafter == "none":
-        spec = replace(spec, drafter="ngram")
+    spec = SpecConfig(drafter="ngram") if choice.spec.drafter == "none" else choice.spec
+    spec = replace(spec, draft_max=_BASELINE_NODES - 1, tree_nodes=_BASELINE_NODES)
     bits = 16 if 16 in planner.module.kv_choices(planner.settings.device, planner.bundle) else choice.kv_bits
     fixed = replace(choice, spec=spec, kv_bits=bits, rows=max(PASS_ROWS))
     items = phases(planner.items(fixed, min(_BASELINE_CONTEXT, most)))["run"]

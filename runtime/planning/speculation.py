@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.host.spelling import must_be_one_of
 from edgedec.plugins import load, names
-from edgedec.runtime.decoders import DECODERS
-from edgedec.runtime.decoders.switch import SwitchConfig
+from edgedec.runtime.decoders._plugin import DEFAULT, ChosenDecoder, choose_decoder
 from edgedec.runtime.protocols import Drafter, TreePolicy, Verifier
 from edgedec.runtime.verifiers._traits import Traits
 
@@ -44,15 +44,15 @@ class SpecConfig:
         draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
         tree_nodes: maximum number of nodes of a tree, 2 to 64, including its root; 0: ``draft_max`` + 1.
         verifier: name of a file of runtime/verifiers (``--verifier``); at temperature 0 ``greedy`` is used in its place.
-        decoder: one of ``DECODERS`` (``--decoder``). With ``switch`` nothing is guessed, and the draft model of the drafter
-            ``model`` is the small model.
-        switch: settings of the decoder ``switch``.
+        decoder: name of a file of runtime/decoders (``--decoder``), with its options after a colon, such as
+            "switch:entropy=2,window=4".
         samples: number of texts of one prompt that the session will write, at least 1. ``auto`` considers ``stand`` if
             there are several. No text depends on it.
 
     Raises:
         UsageError: a name is unknown (the message lists the known names), a drafter lacks a member of the protocol, a
-            number is out of range, ``draft`` does not fit the drafter, or the policy's trees do not fit the verifier.
+            number is out of range, ``draft`` does not fit the drafter, the drafter does not fit the decoder, or the policy's
+            trees do not fit the verifier.
     """
 
     drafter: str | Drafter = "none"
@@ -61,8 +61,7 @@ class SpecConfig:
     draft_max: int = 8
     tree_nodes: int = 0
     verifier: str = "match"
-    decoder: str = "autoregressive"
-    switch: SwitchConfig = field(default_factory=SwitchConfig)
+    decoder: str = DEFAULT
     samples: int = 1
 
     def __post_init__(self) -> None:
@@ -87,17 +86,7 @@ class SpecConfig:
                 f"--verifier {self.verifier} needs --spec-tree {' or '.join(verifies.policies)}, not {self.policy}: "
                 f"{verifies.reason}"
             )
-        if self.decoder not in DECODERS:
-            raise UsageError(must_be_one_of("--decoder", self.decoder, DECODERS))
-        if self.decoder == "switch" and self.drafter != "model":
-            raise UsageError(
-                "--decoder switch makes no guesses; its small model is the draft model of --spec-type model, not of "
-                f"{self.drafter_name}: give -md, and leave --spec-type out"
-            )
-        if self.decoder != "switch" and self.switch != SwitchConfig():
-            raise UsageError(
-                "--switch-entropy and --switch-window are for --decoder switch; give it, or leave them out"
-            )
+        self._check_decoder()
         if self.samples < 1:
             raise UsageError(f"samples must be at least 1, not {self.samples}")
         if not 1 <= self.draft_max <= 63:
@@ -110,8 +99,28 @@ class SpecConfig:
         if self.draft is not None and self.drafter not in ("model", "auto"):
             raise UsageError(f"-md is for --spec-type model or auto, not {self.drafter_name}")
         if self.drafter == "model" and self.draft is None:
-            option = "--decoder switch" if self.decoder == "switch" else "--spec-type model"
+            option = "--spec-type model" if self.writes.traits.guesses else f"--decoder {self.writes.name}"
             raise UsageError(f"{option} needs a draft model: give its bundle with -md")
+
+    def _check_decoder(self) -> None:
+        """Check that the decoder takes the drafter, and uses what else is given."""
+        name, traits = self.writes.name, self.writes.traits
+        if traits.drafters and self.drafter not in traits.drafters:
+            raise UsageError(
+                f"--decoder {name} takes --spec-type {' or '.join(traits.drafters)}, not {self.drafter_name}; leave "
+                "--spec-type out"
+            )
+        for option, value, default in (
+            ("--spec-tree", self.policy, SpecConfig.policy),
+            ("--verifier", self.verifier, SpecConfig.verifier),
+        ):
+            if not traits.guesses and value != default:
+                raise UsageError(f"--decoder {name} makes no guesses, so {option} {value} has no use; leave it out")
+
+    @cached_property
+    def writes(self) -> ChosenDecoder:
+        """The decoder."""
+        return choose_decoder(self.decoder)
 
     @property
     def drafter_name(self) -> str:
@@ -121,7 +130,7 @@ class SpecConfig:
     @property
     def nodes(self) -> int:
         """Nodes of the largest tree."""
-        return 1 if self.drafter == "none" or self.decoder == "switch" else self.tree_nodes or self.draft_max + 1
+        return 1 if self.drafter == "none" or not self.writes.traits.guesses else self.tree_nodes or self.draft_max + 1
 
 
 def create_drafter(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from edgedec.runtime.decoders.rounds import Rounds
-from edgedec.runtime.decoders.switch import SwitchCounts
+from edgedec.runtime.decoders._plugin import DecoderFigures
+from edgedec.runtime.rounds.statistics import Rounds
 from edgedec.runtime.sampling.logprobs import TokenLogprobs
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Timings:
     speculating: bool = False  # True if speculation was still on at the end
     kernel: str | None = None  # code path of the CPU kernels, ``TargetInfo.kernel``
     accelerator: DeviceTimings | None = None
-    switch: SwitchCounts | None = None  # with the decoder ``switch``
+    decoder: DecoderFigures | None = None  # counts of the decoder beside the rounds
     disk: StreamTimings | None = None  # reads of weights during passes; None: all weights are in memory
     keys: KeyCounts | None = None  # keys that queries chose; None: they read all. Answers beside it are among them
 
@@ -83,7 +83,7 @@ class Timings:
             "commit_ms": round(1000 * self.rounds.commit_seconds, 3),
             "speculating": self.speculating,
             "kernel": self.kernel,
-            **({} if self.switch is None else {"switch": self.switch.as_json()}),
+            **({} if self.decoder is None else {self.decoder.name: self.decoder.values}),
             **({} if self.accelerator is None else {"accelerator": self.accelerator.as_json()}),
             **({} if self.disk is None else {"disk": self.disk.as_json()}),
             **({} if self.keys is None else {"keys": self.keys.as_json()}),

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import cast
 
-from edgedec.runtime.decoders import open_decoder, open_switch
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.cost import ObservedCost
-from edgedec.runtime.decoders.switch import SmallModel, SwitchDecoder
+from edgedec.runtime.decoders._cached import CachedDecoder
+from edgedec.runtime.decoders._plugin import DecoderParts
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.planning.planning import RunPlan
 from edgedec.runtime.planning.speculation import SpecConfig, create_drafter, verifier_traits
 from edgedec.runtime.protocols import Drafter, State, Target
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import host_device
 
@@ -54,18 +52,20 @@ def open_scheduler(
     )
     drafter: Drafter = ReleasingDrafter(create) if _may_release(spec) else create()
     cost = ObservedCost(target.cost_model)
-    decoders: list[AutoregressiveDecoder | SwitchDecoder] = []
+    writes, decoders = spec.writes, list[CachedDecoder]()
     for number in range(run.sequences):
         cache = target.open(run.limits) if number else state
-        decoder: AutoregressiveDecoder | SwitchDecoder
-        if spec.decoder == "switch":
-            small = cast(SmallModel, drafter)  # ``SpecConfig`` takes no other drafter than ``model`` for a switch
-            decoder = open_switch(target, cache, small=small, config=spec.switch)
-        else:
-            decoder = open_decoder(
-                target, cache, drafter=drafter, vocab_limit=vocab_limit, overlaps=overlaps, tree_nodes=spec.nodes
-            )
-        decoder.cost = cost
+        parts = DecoderParts(
+            target=target,
+            state=cache,
+            drafter=drafter,
+            cost=cost,
+            vocab_limit=vocab_limit,
+            overlaps=overlaps,
+            tree_nodes=spec.nodes,
+        )
+        decoder = writes.create(parts)
+        decoder.recipe = writes.traits.recipe
         decoder.open_draft(run.limits)
         decoders.append(decoder)
     engine = Engine(
@@ -79,6 +79,6 @@ def open_scheduler(
 
 def _may_release(spec: SpecConfig) -> bool:
     """Return True if texts stay the same without the drafter, and it can be made again from its name."""
-    if spec.decoder == "switch" or spec.drafter == "none" or not isinstance(spec.drafter, str):
+    if not spec.writes.traits.guesses or spec.drafter == "none" or not isinstance(spec.drafter, str):
         return False
     return verifier_traits(spec.verifier).lossless == "exact"

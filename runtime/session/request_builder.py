@@ -68,14 +68,10 @@ class RequestBuilder:
         config, sample, logprobs = checked_sampling(text.sampling), text.sample, text.logprobs
         spec, sampler = self._run.spec, Sampler(config, self._vocab)
         random = PositionRandom.seeded(config.seed, sample)
-        children = verifier_traits(spec.verifier, config.temperature).children
-        policy = self._policy(children, [random.seed, sample])
-        if config.temperature:
-            shared = random if children == "coupled" else None
-            policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=text.dropped)
+        guesses = spec.writes.traits.guesses
         processor: Processor = sampler.distribution
         if constraint is not None:
-            processor, policy = constrained(processor, constraint), ConstrainedPolicy(policy, constraint)
+            processor = constrained(processor, constraint)
         longer = bool(ends) and text.least_tokens > 0
         if longer:
             processor = _without(processor, ends, until=len(prompt) + text.least_tokens)
@@ -91,8 +87,8 @@ class RequestBuilder:
             limits=self._run.limits,
             tree_nodes=spec.nodes,
             processor=processor,
-            policy=policy,
-            verifier=create_verifier(spec.verifier, config.temperature),
+            policy=self._policy(sampler, random, text, constraint) if guesses else None,
+            verifier=create_verifier(spec.verifier, config.temperature) if guesses else None,
             random=random,
             greedy=config.temperature == 0,
             sampler=sampler if is_plain else None,
@@ -115,14 +111,26 @@ class RequestBuilder:
     def lossless(self, request: Request, *, batch_invariant: bool) -> str:
         """Return in which sense the text is the one that would be written without guesses: ``Timings.lossless``."""
         spec = self._run.spec
-        if spec.decoder == "switch":
-            return "lossy"
-        kept = verifier_traits(spec.verifier, 0 if request.greedy else 1).lossless
-        if spec.drafter != "none" and kept != "exact":
+        promised = spec.writes.traits.lossless
+        kept = (
+            verifier_traits(spec.verifier, 0 if request.greedy else 1).lossless if promised == "verifier" else promised
+        )
+        if kept != "exact" and (spec.drafter != "none" or promised != "verifier"):
             return kept
         return "exact" if batch_invariant else "up to float ties"
 
-    def _policy(self, children: str, seed: Sequence[int]) -> TreePolicy:
+    def _policy(
+        self, sampler: Sampler, random: PositionRandom, text: TextSettings, constraint: AnswerMasks | None
+    ) -> TreePolicy:
+        """Return the policy of a text, whose guesses follow the sampling options and the grammar."""
+        children = verifier_traits(self._run.spec.verifier, sampler.config.temperature).children
+        policy = self._grown(children, [random.seed, text.sample])
+        if sampler.config.temperature:
+            shared = random if children == "coupled" else None
+            policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=text.dropped)
+        return policy if constraint is None else ConstrainedPolicy(policy, constraint)
+
+    def _grown(self, children: str, seed: Sequence[int]) -> TreePolicy:
         """Return the policy whose trees have such children.
 
         Args:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.keywords import shows_keywords
@@ -16,8 +16,7 @@ from edgedec.memory.meter import MemoryMeter
 from edgedec.progress import Progress, silent
 from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.capabilities import ClosableTarget
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.switch import SwitchDecoder
+from edgedec.runtime.decoders._cached import CachedDecoder
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from edgedec.runtime.grammar.reasoning import AnswerMasks
@@ -73,7 +72,9 @@ class Session:
         meter.mark()
         trim_heap()  # because reading the vocabulary has freed blocks
         taps = (self.embedding_layer,) if settings.embeddings else ()
-        request = settings.target_request(run.limits, kv_bits=run.plan.kv_bits, taps=taps)
+        request = settings.target_request(
+            run.limits, kv_bits=run.plan.kv_bits, taps=taps, recipe=run.spec.writes.traits.recipe
+        )
         self.target = load_target(run.bundle, request, accelerator=settings.accelerator, progress=progress)
         self._requests = RequestBuilder(run, vocab=run.bundle.tokens.size, top_k=self.target.info.top_k)
         self._figures = SessionFigures(self.target, run, meter, self._requests)
@@ -107,12 +108,12 @@ class Session:
         return self._requests.pause
 
     @property
-    def decoder(self) -> AutoregressiveDecoder | SwitchDecoder:
+    def decoder(self) -> CachedDecoder:
         """The decoding loop, or the first of several."""
-        return cast("AutoregressiveDecoder | SwitchDecoder", self.scheduler.decoders[0])
+        return self.scheduler.decoders[0]
 
     @decoder.setter
-    def decoder(self, decoder: AutoregressiveDecoder | SwitchDecoder) -> None:
+    def decoder(self, decoder: CachedDecoder) -> None:
         self.scheduler.decoders[0] = decoder
         self.scheduler.engine.target, self.scheduler.engine.cost = decoder.target, decoder.cost
 

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.capabilities import AcceleratorTarget, SelectingTarget, StreamingTarget
-from edgedec.runtime.decoders.rounds import Rounds
-from edgedec.runtime.decoders.switch import SwitchDecoder
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.planning.planning import RunPlan
 from edgedec.runtime.protocols import Target
+from edgedec.runtime.rounds.statistics import Rounds
 from edgedec.runtime.session.answer import Timings
 from edgedec.runtime.session.request_builder import RequestBuilder
 from edgedec.runtime.session.writer import Account, AnswerWriter
@@ -92,7 +91,7 @@ class SessionFigures:
             speculating=self._run.spec.drafter != "none" and decoder is not None and decoder.speculating,
             kernel=self._target.info.kernel,
             accelerator=None if decoder is None else self._device_timings(account, tokens, rounds, energy),
-            switch=decoder.counts if isinstance(decoder, SwitchDecoder) else None,
+            decoder=None if decoder is None else decoder.figures,
             disk=account.disk,
             keys=account.keys,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgedec.runtime.capabilities import ReleasingTarget
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.engine.spill import SpillFolder
@@ -109,8 +108,7 @@ class SessionMemory:
     def _drafter(self) -> ReleasingDrafter | None:
         """The drafter, if texts do not depend on its guesses."""
         decoder = self._scheduler.decoders[0]
-        drafter = decoder.drafter if isinstance(decoder, AutoregressiveDecoder) else None
-        return drafter if isinstance(drafter, ReleasingDrafter) else None
+        return decoder.guesser if isinstance(decoder.guesser, ReleasingDrafter) else None
 
     def _bytes_of(self, states: Sequence[State]) -> int:
         return 0 if self._target is None else sum(map(self._target.held_bytes, states))

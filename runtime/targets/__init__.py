@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Protocol, Unpack, cast
 
 from edgedec import device as accelerators
 from edgedec.bundle.bundle import Bundle
-from edgedec.errors import UsageError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.host.spelling import did_you_mean
 from edgedec.keywords import shows_keywords
 from edgedec.memory.plan import MemoryUse
 from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
+from edgedec.runtime.capabilities import ClosableTarget
 from edgedec.runtime.protocols import Bytes, Target
+from edgedec.runtime.row_recipe import check_recipe
 from edgedec.runtime.target_request import TargetKeywords, TargetRequest
 
 if TYPE_CHECKING:
@@ -181,11 +183,19 @@ def load_target(
     Raises:
         UsageError: the device is unknown or does not support ``kv_bits``.
         DeviceError: the device is not available.
-        UnsupportedError: the model has an operation that the target cannot run.
+        UnsupportedError: the model has an operation that the target cannot run, or the target cannot compute rows of
+            ``request.recipe``.
     """
     module = target_module(request.device, accelerator, progress=progress)
     check_kv_bits(module, request.device, request.kv_bits, bundle)
-    return module.create(bundle, request)
+    target = module.create(bundle, request)
+    try:
+        check_recipe(request.recipe, target.info, request.limits.nodes)
+    except UnsupportedError:
+        if isinstance(target, ClosableTarget):
+            target.close()
+        raise
+    return target
 
 
 def check_kv_bits(module: TargetModule, device: str, kv_bits: int | None, bundle: Bundle | None = None) -> None:

@@ -8,11 +8,9 @@ import numpy as np
 
 from edgedec.errors import EdgedecError, UnsupportedError, UsageError
 from edgedec.runtime import visibility
-from edgedec.runtime.protocols import F32, I32, Limits, Masks, Pass, PassResult, TargetInfo
+from edgedec.runtime.protocols import F32, I32, Limits, Pass, PassResult, TargetInfo
 
 __all__ = ["FinishedTicket", "check_pass", "check_positions", "top_k"]
-
-_FORMS: tuple[Masks, ...] = ("chain", "tree", "any")
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def check_pass(work: Pass, length: int, limits: Limits, info: TargetInfo) -> Non
         raise EdgedecError(f"token ids must be in {-embeds}..{info.vocab - 1}, not {low}..{high}")
     if work.visible is not None:
         form = visibility.form(work.visible, n)
-        if _FORMS.index(form) > _FORMS.index(info.masks):
+        if visibility.FORMS.index(form) > visibility.FORMS.index(info.masks):
             raise UnsupportedError(
                 f"this target computes masks of the form {info.masks!r}, and the pass has one of the form {form!r}; "
                 "split the pass, or use --device cpu with the CPU kernels (edgedec doctor) or --device float_reference"

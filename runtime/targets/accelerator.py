@@ -41,6 +41,7 @@ from edgedec.runtime.driver.facts import DeviceFacts
 from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.model_graph import embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.row_recipe import CAUSAL, RowRecipe
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds, TargetModule
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
@@ -144,6 +145,7 @@ class ProgramTarget:
         model: AcceleratorModel,
         limits: Limits,
         *,
+        recipe: RowRecipe = CAUSAL,
         board: str = "",
         memory: str = "",
         bandwidth: float | None = None,
@@ -171,7 +173,7 @@ class ProgramTarget:
             config=config,
         )
         self.top_k = config.top_k
-        self._cache = DeviceRows(self.driver, lambda report, rows: self._count(report, rows, logits=False))
+        self._cache = DeviceRows(self.driver, recipe, lambda report, rows: self._count(report, rows, logits=False))
         self._running: _ProgramTicket | None = None
         self._output = NO_LOGITS  # kind of logits that the last pass wrote
         vocab = model.program.host.vocab
@@ -390,6 +392,7 @@ class _Module:
                 opened,
                 model,
                 request.limits,
+                recipe=request.recipe,
                 board=find_board(self.options.board_name).name,
                 memory="" if self.options.built else memory_model(self.options),
                 bandwidth=bandwidth(self.options),

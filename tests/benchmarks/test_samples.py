@@ -7,8 +7,8 @@ import importlib
 import numpy as np
 import pytest
 
-from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.rounds.adaptive import Adaptive
 
 samples, own_text, prompts = (
     importlib.import_module(f"benchmarks.{name}")

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.decoders import DECODERS
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.switch import SwitchConfig, SwitchDecoder
+from edgedec.plugins import names
+from edgedec.runtime.decoders._cached import CachedDecoder
+from edgedec.runtime.decoders._plugin import DECODERS
 from edgedec.runtime.protocols import Request
 from tests.runtime.support.bench_decoders import LIMITS, PROMPT, VOCAB, Pair, make_pair, request
 
-Decoder = AutoregressiveDecoder | SwitchDecoder
-
-# bits between the entropies of the small model's distributions, so that both models write
-SWITCHED = SwitchConfig(entropy=5.1, window=2)
+# Options with which all parts of a decoder run. The small model's entropies lie on both sides of this one (bits).
+OPTIONS = {"switch": ":entropy=5.1,window=2"}
 
 
 @pytest.fixture(scope="module")
@@ -26,43 +24,49 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(tmp_path_factory.mktemp("pair"))
 
 
-@pytest.fixture(params=DECODERS)
-def decoder(pair: Pair, request: pytest.FixtureRequest) -> Decoder:
-    return pair.decoder(request.param, SWITCHED)
+@pytest.fixture(params=[name + OPTIONS.get(name, "") for name in names(DECODERS)])
+def name(request: pytest.FixtureRequest) -> str:
+    value: str = request.param
+    return value
 
 
-def write(decoder: Decoder, wish: Request, count: int = 1000) -> list[int]:
+@pytest.fixture
+def decoder(pair: Pair, name: str) -> CachedDecoder:
+    return pair.decoder(name)
+
+
+def write(decoder: CachedDecoder, wish: Request, count: int = 1000) -> list[int]:
     return [token.id for token in islice(decoder.generate(wish), count)]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_an_answer_fills_the_context_with_ids_of_the_tokenizer(decoder: Decoder, temperature: float) -> None:
+def test_an_answer_fills_the_context_with_ids_of_the_tokenizer(decoder: CachedDecoder, temperature: float) -> None:
     tokens = write(decoder, request(temperature=temperature))
     assert len(PROMPT) + len(tokens) == LIMITS.positions + 1  # the last token needs no row of the cache
     assert all(0 <= token < VOCAB for token in tokens)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_text_is_a_function_of_prompt_options_and_seed(decoder: Decoder, pair: Pair, temperature: float) -> None:
+def test_a_text_is_a_function_of_prompt_options_and_seed(
+    decoder: CachedDecoder, name: str, pair: Pair, temperature: float
+) -> None:
     wish = request(temperature=temperature, seed=5)
     first = write(decoder, wish)
     write(decoder, request(PROMPT[:4], temperature=temperature, seed=6), 7)  # leaves other rows in both caches
     assert write(decoder, wish) == first
-    name = "switch" if isinstance(decoder, SwitchDecoder) else "autoregressive"
-    assert write(pair.decoder(name, SWITCHED), wish) == first
+    assert write(pair.decoder(name), wish) == first
     if temperature:
         assert write(decoder, request(temperature=temperature, seed=7)) != first
 
 
-def test_the_size_of_passes_over_the_prompt_changes_no_text(decoder: Decoder, pair: Pair) -> None:
+def test_the_size_of_passes_over_the_prompt_changes_no_text(decoder: CachedDecoder, name: str, pair: Pair) -> None:
     expected = write(decoder, request())
-    name = "switch" if isinstance(decoder, SwitchDecoder) else "autoregressive"
-    other = pair.decoder(name, SWITCHED)
-    assert write(other, request(limits=replace(LIMITS, nodes=1))) == expected
+    other = pair.decoder(name)
+    assert write(other, request(limits=replace(LIMITS, nodes=other.recipe.least))) == expected
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_an_answer_that_is_left_early_keeps_the_cache_in_step(decoder: Decoder, count: int) -> None:
+def test_an_answer_that_is_left_early_keeps_the_cache_in_step(decoder: CachedDecoder, count: int) -> None:
     expected = write(decoder, request(), count + 12)
     tokens = write(decoder, request(), count)
     assert tokens == expected[:count]
@@ -73,12 +77,12 @@ def test_an_answer_that_is_left_early_keeps_the_cache_in_step(decoder: Decoder, 
 
 
 @pytest.mark.parametrize("length", [0, LIMITS.positions, LIMITS.positions + 1])
-def test_a_prompt_that_does_not_fit_is_refused(decoder: Decoder, length: int) -> None:
+def test_a_prompt_that_does_not_fit_is_refused(decoder: CachedDecoder, length: int) -> None:
     with pytest.raises(EdgedecError, match=r"the prompt has (no|6[45]) tokens"):
         write(decoder, request(np.ones(length, np.int32)))
 
 
-def test_two_answers_at_a_time_are_refused(decoder: Decoder) -> None:
+def test_two_answers_at_a_time_are_refused(decoder: CachedDecoder) -> None:
     first = decoder.generate(request())
     next(first)
     expected = write(decoder, request(PROMPT[:5]), 3)
@@ -87,7 +91,7 @@ def test_two_answers_at_a_time_are_refused(decoder: Decoder) -> None:
     assert write(decoder, request(PROMPT[:5]), 3) == expected
 
 
-def test_a_request_that_is_interrupted_in_its_prompt_writes_nothing(decoder: Decoder) -> None:
+def test_a_request_that_is_interrupted_in_its_prompt_writes_nothing(decoder: CachedDecoder) -> None:
     expected = write(decoder, request(), 5)
     asked = 0
 
@@ -102,7 +106,7 @@ def test_a_request_that_is_interrupted_in_its_prompt_writes_nothing(decoder: Dec
     assert write(decoder, request(), 5) == expected
 
 
-def test_statistics_are_those_of_the_last_request(decoder: Decoder) -> None:
+def test_statistics_are_those_of_the_last_request(decoder: CachedDecoder) -> None:
     write(decoder, request(), 20)
     write(decoder, request(), 3)
     assert decoder.rounds.count <= 3

@@ -19,9 +19,6 @@ from hypothesis import strategies as st
 from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import load, names
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.decoders._ahead import Ahead, likeliest_path
-from edgedec.runtime.decoders.cost import ObservedCost
-from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.protocols import (
@@ -36,6 +33,9 @@ from edgedec.runtime.protocols import (
     TokenTree,
     TreePolicy,
 )
+from edgedec.runtime.rounds.ahead import Ahead, likeliest_path
+from edgedec.runtime.rounds.cost import ObservedCost
+from edgedec.runtime.rounds.statistics import Rounds
 from edgedec.runtime.sampling.target_top import top_taps
 
 VOCAB = 50

@@ -26,8 +26,8 @@ from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime import loop
 from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.capabilities import CompiledParts
-from edgedec.runtime.decoders import _compiled, autoregressive, open_decoder
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders import autoregressive
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, open_decoder
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.engine.engine import Engine
@@ -37,6 +37,7 @@ from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, Target, TargetInfo, TokenTree
+from edgedec.runtime.rounds import compiled as compiled_rounds
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.sampling.target_top import top_taps
@@ -511,7 +512,7 @@ def write_together(target: Target, drafter: str, wishes: Sequence[Request]) -> t
     texts: dict[int, list[int]] = {}
     left, sequences, compiled = list(zip(decoders, wishes, strict=True)), {}, 0
     with pytest.MonkeyPatch.context() as patch:
-        original = _compiled.run_rounds
+        original = compiled_rounds.run_rounds
 
         def counted(*arguments: Any) -> Any:
             nonlocal compiled

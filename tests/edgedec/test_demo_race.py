@@ -24,8 +24,8 @@ from edgedec.demo.replay import can_replay, figures, replay
 from edgedec.errors import EdgedecError
 from edgedec.memory.budget import Budget, MemoryLimit
 from edgedec.quantize.synthetic.random_bundle import SHAPES
-from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.session.session import Session
 
 ASKS = ("Tell me a story about a girl named Ruby and a kite.", "Make it happy.")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.decoders.adaptive import Adaptive
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 from edgedec.runtime.trees import hardware
@@ -42,7 +43,8 @@ def test_the_measured_acceptance_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     with opened("static") as session:
         for prompt in PROMPTS:
             write(session, prompt, 0.8)
-        last = session.decoder._adaptive  # type: ignore[union-attr]
+        assert isinstance(session.decoder, AutoregressiveDecoder)
+        last = session.decoder._adaptive
     assert [name for name, _ in tables] == 3 * ["before", "after"]
     for (_, before), (_, after) in zip(tables[::2], tables[1::2], strict=True):
         np.testing.assert_array_equal(before, after)

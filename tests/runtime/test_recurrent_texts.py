@@ -14,11 +14,11 @@ from edgedec import demo
 from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.capabilities import SlottedTarget
-from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.row_recipe import common_prefix
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session

@@ -19,10 +19,10 @@ from edgedec import demo
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.planning.speculation import SpecConfig, create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Pass, Request, State, Target
+from edgedec.runtime.rounds.adaptive import Adaptive
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session import open_scheduler

@@ -24,6 +24,7 @@ from edgedec.runtime.measure.choices import EncodedItem, Item, score_encoded
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Limits, Pass, State
+from edgedec.runtime.row_recipe import CAUSAL
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session import request_builder
 from edgedec.runtime.session.session import Session
@@ -217,13 +218,13 @@ def test_rows_come_back_from_the_disk_as_far_as_they_were_there(
     target = CpuTarget(Bundle.open(bundles[name]), kernels, limits=LIMITS, threads=1, taps=())
     ids = [int(one) for one in np.random.default_rng(0).integers(0, 2000, 150)]
     free = target.free_rows
-    kept = PrefixCache(target, LIMITS, most=4)
+    kept = PrefixCache(target, LIMITS, CAUSAL, most=4)
     kept.disk = disk
     state = target.open(LIMITS)
     read(target, state, ids)
     least = next(length for length in range(150) if state.reach(length) == length and length > 0)
     assert 150 - 8 - 16 <= least <= 150 - 8
-    kept.give(CachedRows(state=state, ids=ids))
+    kept.give(CachedRows(state=state, ids=ids, recipe=CAUSAL))
     assert kept.evict()
     assert (len(disk.files), target.free_rows) == (1, free)
     assert target.idle_bytes > 0
@@ -248,12 +249,12 @@ def test_a_file_of_a_shorter_text_stays_if_the_longer_one_cannot_go_back_to_it(
     assert kernels is not None
     target = CpuTarget(Bundle.open(bundles["all"]), kernels, limits=LIMITS, threads=1, taps=())
     ids = [int(one) for one in np.random.default_rng(0).integers(0, 2000, 160)]
-    kept = PrefixCache(target, LIMITS, most=4)
+    kept = PrefixCache(target, LIMITS, CAUSAL, most=4)
     kept.disk = disk
     for length, files in ((70, [70]), (150, [70, 150]), (155, [70, 155]), (70, [70, 155])):
         state = target.open(LIMITS)
         read(target, state, ids[:length])
-        kept.give(CachedRows(state=state, ids=ids[:length]))
+        kept.give(CachedRows(state=state, ids=ids[:length], recipe=CAUSAL))
         kept.evict()
         assert sorted(len(spilled.ids) for spilled in disk.files) == files
     found = kept.take(ids[:70])

@@ -15,7 +15,7 @@ from edgedec import __version__
 from edgedec.cli import app as app_module
 from edgedec.errors import UsageError
 from edgedec.plugins import names
-from edgedec.runtime.decoders import DECODERS
+from edgedec.runtime.decoders._plugin import DECODERS
 from edgedec.runtime.planning import planning
 from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
 from edgedec.runtime.run_settings import RunSettings
@@ -94,10 +94,8 @@ def test_defaults_and_help_of_speculation_are_the_python_api_s(name: str) -> Non
     fields = {"spec_type": "drafter", "spec_tree": "policy", "model_draft": "draft"}
     for option, field in (fields | {name: name for name in ("draft_max", "tree_nodes", "verifier", "decoder")}).items():
         assert options[option].default == getattr(config, field)
-    assert options["switch_entropy"].default == config.switch.entropy
-    assert options["switch_window"].default == config.switch.window
-    assert all(decoder in options["decoder"].help for decoder in DECODERS)
-    for option, package in (("spec_type", DRAFTERS), ("spec_tree", POLICIES), ("verifier", VERIFIERS)):
+    plugins = {"spec_type": DRAFTERS, "spec_tree": POLICIES, "verifier": VERIFIERS, "decoder": DECODERS}
+    for option, package in plugins.items():
         assert all(plugin in options[option].help for plugin in names(package)), "the help lists them all"
 
 
@@ -234,14 +232,14 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         (
             "plan -m BUNDLE --decoder switch --spec-type ngram",
             2,
-            "--decoder switch makes no guesses; its small model is",
+            "--decoder switch takes --spec-type model, not ngram; leave",
         ),
         (
-            "chat -m BUNDLE --switch-window 3",
+            "chat -m BUNDLE -md BUNDLE --decoder switch --verifier typical",
             2,
-            "--switch-entropy and --switch-window are for --decoder switch; give it",
+            "--decoder switch makes no guesses, so --verifier typical has no use; leave it out",
         ),
-        ("chat -m BUNDLE -md BUNDLE --decoder switch --switch-window 0", 2, "--switch-window must be 1 to 4096, not 0"),
+        ("chat -m BUNDLE -md BUNDLE --decoder switch:window=0", 2, "--decoder switch: window must be 1 to 4096"),
         ("generate -m BUNDLE -p hi --spec-type model -md nowhere", 2, "edgedec: nowhere: no such bundle"),
         ("generate -m BUNDLE -p hi --spec-type model -md .", 1, "edgedec: .: holds no manifest.json"),
         ("generate -m BUNDLE -p hi --spec-type model -md STRANGER", 2, "both must be made from checkpoints with one"),

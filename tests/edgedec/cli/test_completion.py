@@ -165,7 +165,7 @@ def test_every_command_and_option_is_completed() -> None:
 def test_the_completed_values_are_those_that_edgedec_takes() -> None:
     from edgedec.boards import board_names
     from edgedec.plugins import names
-    from edgedec.runtime.decoders import DECODERS
+    from edgedec.runtime.decoders._plugin import DECODERS
     from edgedec.sim.verify.suite import known
 
     lists = words()
@@ -173,7 +173,7 @@ def test_the_completed_values_are_those_that_edgedec_takes() -> None:
     assert lists["--spec-type"] == tuple(names(DRAFTERS))
     assert lists["--spec-tree"] == tuple(names(POLICIES))
     assert lists["--verifier"] == tuple(names(VERIFIERS))
-    assert lists["--decoder"] == DECODERS
+    assert lists["--decoder"] == tuple(names(DECODERS))
     assert lists["--board"] == lists["boards show BOARD"] == tuple(board_names())
     assert lists["quantize --method"] == METHODS
     assert [QuantizeOptions(method=method).method for method in METHODS] == list(METHODS)

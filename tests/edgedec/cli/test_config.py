@@ -93,9 +93,7 @@ def test_an_unknown_key_lists_the_known_ones(edgedec: Edgedec, project_file: Pat
         "advise-draft, board, cache-type-k, cache-type-v, configuration, ctx-size, decoder, device, draft, draft-max, json, "
         "kv-bits, kv-policy, memory, memory-budget, model"
     )
-    more = (
-        "model-draft, plot, spec-tree, spec-type, switch-entropy, switch-window, text, tree-nodes, value-rows, verifier"
-    )
+    more = "model-draft, plot, spec-tree, spec-type, text, tree-nodes, value-rows, verifier"
     assert f"known: {names}, {more}\n" in edgedec("doctor").stderr
 
 

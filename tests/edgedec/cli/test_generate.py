@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from edgedec.cli.generate import figures, note_narrowed
+from edgedec.runtime.decoders._plugin import DecoderFigures
 from edgedec.runtime.decoders.autoregressive import Rounds
 from edgedec.runtime.decoders.switch import SwitchConfig, SwitchCounts
 from edgedec.runtime.planning.speculation import SpecConfig
@@ -167,7 +168,7 @@ def test_figures_of_speculation_add_up(edgedec: Edgedec, bundle: Path, answers: 
 @pytest.mark.thorough
 @pytest.mark.parametrize("entropy", ["0", "64"])
 def test_switching_reports_the_tokens_of_each_model(edgedec: Edgedec, bundle: Path, entropy: str) -> None:
-    options = ("generate", "-m", bundle, *LOOP, "-md", bundle, "--decoder", "switch", "--switch-entropy", entropy)
+    options = ("generate", "-m", bundle, *LOOP, "-md", bundle, "--decoder", f"switch:entropy={entropy}")
     plain, switched = edgedec("generate", "-m", bundle, *LOOP).stdout, edgedec(*options, "--json")
     timings = switched.json["timings"]
     assert isinstance(timings, dict)
@@ -185,7 +186,8 @@ def test_switching_reports_the_tokens_of_each_model(edgedec: Edgedec, bundle: Pa
 
 def test_figures_of_switching_have_the_agreement() -> None:
     counts = SwitchCounts(config=SwitchConfig(), large_tokens=60, small_tokens=40, switches=9, compared=38, agreed=19)
-    line = figures(Answer(timings=Timings(drafter="model", lossless="lossy", switch=counts)))
+    decoder = DecoderFigures(name="switch", text=counts.as_text(), values=counts.as_json())
+    line = figures(Answer(timings=Timings(drafter="model", lossless="lossy", decoder=decoder)))
     assert "decoder switch: 60 of 100 tokens on the large model, which agrees with 19 of 38 tokens of the small" in line
     assert "(50 %); lossless: lossy" in line
 

@@ -13,10 +13,10 @@ import pytest
 
 from edgedec import demo
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto, copy, ngram, stand
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Drafter, Limits, TokenTree
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.sampling.target_top import TOP_TAPS
 from edgedec.runtime.session.session import Session

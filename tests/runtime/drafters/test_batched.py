@@ -13,7 +13,6 @@ import pytest
 from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import load, names
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto, model
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.drafting import alone, reading, together
@@ -30,6 +29,7 @@ from edgedec.runtime.protocols import (
     Ticket,
     TokenTree,
 )
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import load_target
 

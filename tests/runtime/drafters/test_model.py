@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import model
 from edgedec.runtime.drafters.model import TOP, create
 from edgedec.runtime.protocols import F32, Draft, Limits, Outcome, Pass, Sparse, State, Target, TargetInfo, TokenTree
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import load_target, open_target, target_module
 from edgedec.runtime.targets._footprint import ONCE

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import model
 from edgedec.runtime.drafters.model import create
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Draft, Drafter, Limits, Pass, State, Target, TargetInfo, Ticket, TokenTree
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import load_target
 from tests.runtime.drafters.support.bench_rounds import ask, run

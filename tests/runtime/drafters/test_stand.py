@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from edgedec.errors import UnsupportedError
 from edgedec.plugins import load
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters.stand import LONGEST
 from edgedec.runtime.protocols import F32, Limits
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS, top_taps
 from tests.runtime.drafters.support.bench_rounds import LIMITS, VOCAB, ask, info, open_draft, play, tell
 

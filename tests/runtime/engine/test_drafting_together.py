@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from edgedec.plugins import names
-from edgedec.runtime.decoders import open_decoder
-from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, open_decoder
 from edgedec.runtime.drafters import model
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.planning.speculation import POLICIES, create_policy
 from edgedec.runtime.protocols import I32, CostModel, Limits, Pass, Request, State, TargetInfo, Ticket, TokenSequence
+from edgedec.runtime.rounds.adaptive import Adaptive
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.targets import load_target, open_target
 from tests.runtime.support.bench_decoders import VOCAB, Pair, make_pair, request
 from tests.runtime.support.fake_world import Willing

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.engine.chunk_size import STALL
 from edgedec.runtime.engine.engine import Engine, Progress
 from edgedec.runtime.protocols import Drafting, Pass, PassResult, Room, State, Target, Ticket, Token, TokenSequence
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.fake_world import Clock, ScriptedTarget
 
@@ -41,10 +41,18 @@ class Scripted:
     """A sequence that reads ``prompt`` rows, and then wants as many rows as it may have, ``steps`` times."""
 
     def __init__(
-        self, target: ScriptedTarget, *, prompt: int = 0, steps: int = 3, most: int = 99, fails: str = ""
+        self,
+        target: ScriptedTarget,
+        *,
+        prompt: int = 0,
+        steps: int = 3,
+        least: int = 1,
+        most: int = 99,
+        fails: str = "",
     ) -> None:
         self.state: State = target.open(None)  # type: ignore[arg-type]
         self.prompt, self.steps, self.most, self.fails = prompt, steps, most, fails
+        self.least_rows = least
         self.rooms: list[Room] = []
         self.rows: list[int] = []
 
@@ -124,6 +132,42 @@ def test_a_step_never_has_more_rows_than_the_engine(count: int) -> None:
         engine.step()
         step = [one.rows[at] for one, at in zip(sequences, before, strict=True) if len(one.rows) > at]
         assert 0 < sum(step) <= 16
+
+
+def test_texts_that_need_eight_rows_get_them_or_wait_and_nobody_starves() -> None:
+    """Eight texts that need 8 rows share 32: four of them run in a step, the others in the next one."""
+    engine, target = make(32)
+    texts = add(engine, *(Scripted(target, steps=6, least=8, most=8) for _ in range(8)))
+    for step in range(1, 13):
+        engine.step()
+        counts = [len(text.rows) for text in texts]
+        assert sum(counts) == 4 * step
+        assert max(counts) - min(counts) <= 1
+    assert all(text.rows == 6 * [8] and text.ended for text in texts)
+
+
+def test_a_text_that_needs_many_rows_waits_for_one_step_beside_texts_that_take_all() -> None:
+    engine, target = make(16)
+    *eager, block = add(
+        engine, *(Scripted(target, steps=9) for _ in range(3)), Scripted(target, steps=4, least=8, most=8)
+    )
+    for _ in range(8):
+        engine.step()
+    assert block.ended
+    assert block.rows == 4 * [8]
+    assert all(len(text.rows) >= 7 for text in eager)
+
+
+@pytest.mark.parametrize("least", [1, 4])
+def test_a_prompt_goes_on_beside_texts_that_take_all_rows(least: int) -> None:
+    engine, target = make(16)
+    *_, prompt = add(engine, *(Scripted(target, steps=60) for _ in range(3)), Scripted(target, prompt=24, least=least))
+    steps = 0
+    while prompt.reading:
+        engine.step()
+        steps += 1
+    assert steps <= 2 * 24 + 24 // 7 + 1  # a row at least in every second pass, but for those without prompts
+    assert min(prompt.rows) >= least
 
 
 def test_short_prompts_are_read_in_one_pass() -> None:

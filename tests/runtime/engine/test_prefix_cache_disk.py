@@ -19,6 +19,7 @@ from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillError, SpillFolder
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import F32, Limits, Pass, State
+from edgedec.runtime.row_recipe import CAUSAL
 from edgedec.runtime.targets._cpu import CpuTarget
 from tests.conformance.test_targets import CONFIG
 
@@ -77,14 +78,14 @@ def test_restored_rows_give_the_same_bits(
     ids, count = text(rows, seed), int(kept * rows)
     state = written(target, ids)
     assert isinstance(state, SpillableState)
-    spilled = disk.write(ids, state)
+    spilled = disk.write(ids, state, CAUSAL)
     state.truncate(count)
     expected = run(target, state.fork(), [7])
     blocker = written(target, text(17, 1))  # so that other blocks are free
     state.close()
     restored = target.open(LIMITS)
     assert isinstance(restored, SpillableState)
-    disk.read(spilled, restored, count)
+    disk.read(spilled, restored, count, CAUSAL)
     assert restored.length == count
     np.testing.assert_array_equal(run(target, restored, [7]), expected)
     blocker.close()
@@ -98,19 +99,19 @@ def test_rows_need_room_and_an_empty_sequence(target: CpuTarget, disk: SpillFold
     ids = text(60, 0)
     state, other = written(target, ids), written(target, ids)
     assert isinstance(state, SpillableState)
-    spilled = disk.write(ids, state)
+    spilled = disk.write(ids, state, CAUSAL)
     with pytest.raises(
         UsageError, match=r"60 rows can be restored to a sequence without rows .* not to one with 60 of 64"
     ):
-        disk.read(spilled, state, 60)
+        disk.read(spilled, state, 60, CAUSAL)
     third = target.open(LIMITS)
     assert isinstance(third, SpillableState)
     with pytest.raises(CacheFullError, match="60 rows need 4 blocks of 16 rows, and 0 of 8 are free"):
-        disk.read(spilled, third, 60)
+        disk.read(spilled, third, 60, CAUSAL)
     other.close()
     spilled.file.write_bytes(spilled.file.read_bytes()[:-1] + b"x")
     with pytest.raises(SpillError, match="is damaged"):
-        disk.read(spilled, third, 60)
+        disk.read(spilled, third, 60, CAUSAL)
     assert target.free_rows == 64
     state.close()
 
@@ -121,12 +122,12 @@ def test_layouts_of_other_sizes_differ(bundle: Bundle, target: CpuTarget, disk: 
     assert kernels is not None
     state = written(target, text(20, 0))
     assert isinstance(state, SpillableState)
-    spilled = disk.write(text(20, 0), state)
+    spilled = disk.write(text(20, 0), state, CAUSAL)
     bits = 8 if "x 16," in state.rows_layout() or state.rows_layout().endswith("x 16") else 16
     other = CpuTarget(bundle, kernels, limits=LIMITS, threads=1, taps=(), kv_bits=bits).open(LIMITS)
     assert isinstance(other, SpillableState)
     with pytest.raises(SpillError, match=r"is of another model, layout or text|has another size"):
-        disk.read(spilled, other, 20)
+        disk.read(spilled, other, 20, CAUSAL)
     state.close()
 
 
@@ -136,7 +137,7 @@ def test_layouts_of_other_sizes_differ(bundle: Bundle, target: CpuTarget, disk: 
 @pytest.fixture
 def cache(target: CpuTarget, disk: SpillFolder, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefixCache]:
     monkeypatch.setattr(prefix_cache, "_LEAST_SPILLED", 20)
-    cache = PrefixCache(target, LIMITS, most=4)
+    cache = PrefixCache(target, LIMITS, CAUSAL, most=4)
     cache.disk = disk
     yield cache
     cache.close()
@@ -144,7 +145,7 @@ def cache(target: CpuTarget, disk: SpillFolder, monkeypatch: pytest.MonkeyPatch)
 
 
 def give(target: CpuTarget, cache: PrefixCache, ids: list[int]) -> None:
-    cache.give(CachedRows(state=written(target, ids), ids=list(ids)))
+    cache.give(CachedRows(state=written(target, ids), ids=list(ids), recipe=CAUSAL))
 
 
 def files(disk: SpillFolder) -> int:
@@ -222,12 +223,12 @@ def test_rows_on_the_disk_evict_others_for_their_room(target: CpuTarget, cache: 
 
 @pytest.mark.thorough(sample=1)
 def test_the_oldest_files_make_room_on_the_disk(target: CpuTarget, tmp_path: Path) -> None:
-    cache = PrefixCache(target, LIMITS, most=4)
+    cache = PrefixCache(target, LIMITS, CAUSAL, most=4)
     ids = [text(64, seed) for seed in range(3)]
     with SpillFolder(tmp_path / "a", model="m") as probe:
         state = written(target, ids[0][:60])
         assert isinstance(state, SpillableState)
-        size = probe.write(ids[0][:60], state).nbytes
+        size = probe.write(ids[0][:60], state, CAUSAL).nbytes
         state.close()
     with SpillFolder(tmp_path / "b", model="m", limit_bytes=2 * size) as disk:
         cache.disk = disk
@@ -248,7 +249,7 @@ def test_the_oldest_files_make_room_on_the_disk(target: CpuTarget, tmp_path: Pat
 
 @pytest.mark.thorough(sample=1)
 def test_without_a_disk_evicted_rows_are_dropped(target: CpuTarget) -> None:
-    cache = PrefixCache(target, replace(LIMITS), most=2)
+    cache = PrefixCache(target, replace(LIMITS), CAUSAL, most=2)
     ids = text(60, 1)
     give(target, cache, ids)
     cache.evict()

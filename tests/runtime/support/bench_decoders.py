@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from edgedec.bundle.bundle import Bundle
+from edgedec.plugins import load
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.decoders import open_decoder, open_switch
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.switch import SwitchConfig, SwitchDecoder
+from edgedec.runtime.decoders._cached import CachedDecoder
+from edgedec.runtime.decoders._plugin import DecoderParts, choose_decoder
 from edgedec.runtime.drafters.model import create
 from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Limits, Request
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
@@ -47,13 +48,20 @@ class Pair:
     large: Bundle
     small: Bundle
 
-    def decoder(self, name: str, config: SwitchConfig | None = None) -> AutoregressiveDecoder | SwitchDecoder:
-        """Return a decoder on the large model; ``switch`` has the small one beside it."""
-        target = open_target(self.large, limits=LIMITS, threads=1)
-        state = target.open(LIMITS)
-        if name == "switch":
-            return open_switch(target, state, small=create(self.small), config=config or SwitchConfig())
-        return open_decoder(target, state)
+    def decoder(self, name: str) -> CachedDecoder:
+        """Return a decoder on the large model, from a value of ``--decoder``; the small one is its draft model, if any."""
+        chosen, target = choose_decoder(name), open_target(self.large, limits=LIMITS, threads=1)
+        drafter = (*chosen.traits.drafters, "none")[0]
+        parts = DecoderParts(
+            target=target,
+            state=target.open(LIMITS),
+            drafter=create(self.small) if drafter == "model" else load("edgedec.runtime.drafters", drafter).create(),
+            cost=ObservedCost(target.cost_model),
+            vocab_limit=VOCAB,
+        )
+        decoder = chosen.create(parts)
+        decoder.recipe = chosen.traits.recipe
+        return decoder
 
 
 def make_pair(folder: Path, *, tokenizer_json: str | None = None, **small: Any) -> Pair:

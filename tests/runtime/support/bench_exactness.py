@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any
 
-from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.protocols import Limits, Outcome, TokenTree, TreePolicy, Verifier
+from edgedec.runtime.rounds.adaptive import Adaptive
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.position_random import PositionRandom
 
 __all__ = ["Counting", "FreeNodes", "Insistent", "covering_array"]

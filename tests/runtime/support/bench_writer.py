@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from edgedec.plugins import load
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.protocols import I32, Drafter, Limits, Processor, Request, State, Target, TreePolicy, Verifier
+from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.position_random import PositionRandom
 
 __all__ = ["Writer", "open_writer"]

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.protocols import (
     I32,
     Bytes,
@@ -22,6 +21,7 @@ from edgedec.runtime.protocols import (
     TokenTree,
     TreePolicy,
 )
+from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.targets._results import FinishedTicket
 
 VOCAB = 61

@@ -23,6 +23,7 @@ from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.kernels.attention.value_file import value_room
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.row_recipe import CAUSAL
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.answer import Piece
 from edgedec.runtime.session.conversation import Conversation
@@ -130,10 +131,10 @@ def test_the_text_of_a_tree_goes_back_forks_and_moves_with_its_values(models: di
     assert last(tree) == expected
 
     with SpillFolder(tmp_path, model="m") as disk:
-        spilled = disk.write(ids[:52].tolist(), tree)
+        spilled = disk.write(ids[:52].tolist(), tree, CAUSAL)
         other = target.open(LIMITS)
         assert isinstance(other, ArenaState)
-        disk.read(spilled, other, 52)
+        disk.read(spilled, other, 52, CAUSAL)
         assert last(other) == expected
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
 

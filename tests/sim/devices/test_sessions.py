@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from edgedec import demo
-from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.rounds.statistics import Rounds
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.answer import Answer
 from edgedec.runtime.session.session import Session

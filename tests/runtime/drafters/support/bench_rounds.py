@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgedec.plugins import load
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.protocols import F32, Draft, Limits, Outcome, TargetInfo, TokenTree
+from edgedec.runtime.rounds.cost import ObservedCost
 
 VOCAB = 50
 LIMITS = Limits(nodes=16, depth=8, positions=128)

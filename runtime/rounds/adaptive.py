@@ -28,8 +28,8 @@ from weakref import ref
 
 from edgedec.host.rate_limit import RateLimitedLog
 from edgedec.runtime.base.median import median
-from edgedec.runtime.decoders.acceptance import RankAcceptance
 from edgedec.runtime.protocols import F32, CostModel, Limits, Outcome, TokenTree, TreePolicy, TreeSize
+from edgedec.runtime.rounds.acceptance import RankAcceptance
 
 __all__ = ["Adaptive"]
 

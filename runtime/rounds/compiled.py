@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from edgedec.errors import CacheFullError, DeviceError
 from edgedec.runtime import loop
 from edgedec.runtime.capabilities import CertainVerifier, CompiledParts
-from edgedec.runtime.decoders.rounds import RoundSeconds
 from edgedec.runtime.loop.drafts import NO_DRAFT, DraftHandle
 from edgedec.runtime.loop.inputs import Lender, LendingState, LoopInputs
 from edgedec.runtime.loop.rounds import MOST_NODES, MOST_ROUNDS, RoundsCall, Stop, TextRounds
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth, GrowthRule
 from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, State, Target, TokenTree
+from edgedec.runtime.rounds.statistics import RoundSeconds
 
 __all__ = ["CompiledRound", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds"]
 

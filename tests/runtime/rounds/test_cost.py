@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.rounds.cost import ObservedCost
 
 
 def observed(**by_size: float) -> ObservedCost:

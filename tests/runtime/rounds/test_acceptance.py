@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.runtime.decoders.acceptance import RANKS, RankAcceptance
 from edgedec.runtime.protocols import Outcome, TokenTree
+from edgedec.runtime.rounds.acceptance import RANKS, RankAcceptance
 
 
 def tree_of(parents: list[int]) -> TokenTree:

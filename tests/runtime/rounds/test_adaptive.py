@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders.acceptance import RankAcceptance
-from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.protocols import I32, Limits, Outcome, TokenTree
+from edgedec.runtime.rounds.acceptance import RankAcceptance
+from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.trees import chain as chain_policy
 from edgedec.runtime.trees import delayed, dynamic, static

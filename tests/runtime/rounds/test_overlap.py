@@ -14,7 +14,6 @@ import pytest
 
 from edgedec.errors import DeviceError
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders._ahead import likeliest_path
 from edgedec.runtime.protocols import (
     I32,
     CostModel,
@@ -25,6 +24,7 @@ from edgedec.runtime.protocols import (
     State,
     TokenTree,
 )
+from edgedec.runtime.rounds.ahead import likeliest_path
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.bench_writer import Writer, open_writer

@@ -5,7 +5,7 @@ root, and the verifier's next token is the sample. Invariant: the last token of 
 of the next pass.
 
 ``speculative_round`` is the whole of it, over the protocols of ``runtime/protocols.py``. A sequence
-(``autoregressive.py``) runs it, because passes of several texts are submitted together; ``_compiled.py`` has the rounds that
+(``runtime/decoders``) runs it, because passes of several texts are submitted together; ``compiled.py`` has the rounds that
 the library runs in its place.
 
 Source: speculative decoding, 2211.17192; token trees, 2305.09781.
@@ -20,9 +20,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from edgedec.runtime.capabilities import CertainVerifier
-from edgedec.runtime.decoders._ahead import Ahead, root_alone
-from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.decoders.rounds import RoundClock
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -37,7 +34,12 @@ from edgedec.runtime.protocols import (
     Request,
     State,
     TokenTree,
+    TreePolicy,
+    Verifier,
 )
+from edgedec.runtime.rounds.adaptive import Adaptive
+from edgedec.runtime.rounds.ahead import Ahead, root_alone
+from edgedec.runtime.rounds.statistics import RoundClock
 from edgedec.runtime.sampling.target_top import TOP_TAPS, top_taps
 from edgedec.runtime.visibility import tree as tree_visibility
 
@@ -104,7 +106,7 @@ def grow(parts: RoundParts, text: I32, rows: int | None = None) -> Drafting[Toke
     size = parts.size(len(text), rows)
     if not size.depth:
         return root_alone(text)
-    return (yield from parts.request.policy.grow(parts.draft, text, size, parts.cost, parts.adaptive.accept))
+    return (yield from parts.policy.grow(parts.draft, text, size, parts.cost, parts.adaptive.accept))
 
 
 @dataclass(kw_only=True)
@@ -112,7 +114,8 @@ class RoundParts:
     """The parts of the rounds of a text.
 
     Members:
-        request: the prompt and the settings, with the policy and the verifier.
+        request: the prompt and the settings.
+        policy, verifier: members of the request.
         draft: makes the guesses.
         taps: names of the values that the draft learns from, as in ``Drafter``.
         vocab_limit: number of the tokenizer's ids.
@@ -132,6 +135,8 @@ class RoundParts:
     adaptive: Adaptive
     ahead: Ahead
     clock: RoundClock
+    policy: TreePolicy = field(init=False)
+    verifier: Verifier = field(init=False)
     target_taps: tuple[str, ...] = field(init=False)  # the names in ``taps`` that the target computes
     _rows: int = field(init=False, repr=False)  # nodes of the largest tree
     _room: Limits = field(init=False, repr=False)  # limits of the last tree
@@ -141,7 +146,10 @@ class RoundParts:
         self.target_taps = tuple(name for name in self.taps if name not in TOP_TAPS)
         self._rows = min(self.limits.nodes, self.request.tree_nodes or self.limits.nodes)
         self._room = replace(self.limits, nodes=0)
-        verifier, likeliest = self.request.verifier, self.request.likeliest
+        policy, verifier, likeliest = self.request.policy, self.request.verifier, self.request.likeliest
+        assert policy is not None, "the decoder has checked the request"
+        assert verifier is not None, "the decoder has checked the request"
+        self.policy, self.verifier = policy, verifier
         self._certain = (verifier, likeliest) if isinstance(verifier, CertainVerifier) and likeliest else None
 
     def size(self, length: int, rows: int | None = None) -> Limits:
@@ -157,13 +165,13 @@ class RoundParts:
         room = min(self._rows, rows or self._rows, limits.positions - length + 1)
         if room != self._room.nodes:  # it seldom changes, and a new object takes longer than the comparison
             self._room = replace(limits, nodes=room, depth=min(limits.depth, room - 1))
-        return self.adaptive.size(self.request.policy, self._room, length)
+        return self.adaptive.size(self.policy, self._room, length)
 
     def accept(self, tree: TokenTree, result: PassResult, text: I32) -> Outcome:
         """Return the verifier's decision on a tree after ``text``, with the values that the draft learns from."""
         request, distribution = self.request, _after_node(self.request.processor, tree, result, text)
         if self._certain is None:
-            outcome = request.verifier.accept(tree, distribution, request.random, request.dropped + len(text))
+            outcome = self.verifier.accept(tree, distribution, request.random, request.dropped + len(text))
         else:
             verifier, likeliest = self._certain
             outcome = verifier.follow(tree, _after_node(likeliest, tree, result, text))

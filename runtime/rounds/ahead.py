@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from edgedec.runtime.decoders.rounds import Phase, Rounds
 from edgedec.runtime.drafting import expanding
 from edgedec.runtime.protocols import I32, Draft, Drafting, Sparse, TokenTree
+from edgedec.runtime.rounds.statistics import Phase, Rounds
 
 __all__ = ["Ahead", "likeliest_path", "root_alone"]
 

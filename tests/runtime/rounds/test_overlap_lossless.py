@@ -17,7 +17,6 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.plugins import load, names
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders._ahead import Ahead
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES
 from edgedec.runtime.protocols import (
@@ -35,6 +34,7 @@ from edgedec.runtime.protocols import (
     Ticket,
     TokenTree,
 )
+from edgedec.runtime.rounds.ahead import Ahead
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
