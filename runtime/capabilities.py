@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
-from edgedec.runtime.protocols import Drafter, Limits, Outcome, State, Target, TokenTree, Verifier
+from edgedec.runtime.protocols import F32, I32, Draft, Drafter, Limits, Outcome, State, Target, TokenTree, Verifier
 
 if TYPE_CHECKING:
     from edgedec.memory.plan import MemoryUse
@@ -28,6 +28,7 @@ __all__ = [
     "SlottedTarget",
     "SnapshotState",
     "StreamingTarget",
+    "TappedDraft",
     "WeightReads",
 ]
 
@@ -126,6 +127,25 @@ class FilingDrafter(Drafter, Protocol):
 
     def memories(self, limits: Limits) -> tuple[MemoryUse, ...]:
         """Return the use of disks by its files, for plans."""
+
+
+@runtime_checkable
+class TappedDraft(Draft, Protocol):
+    """A draft that needs the target's values, ``Drafter.taps``, for the rows of the prompt, too.
+
+    ``Outcome.taps`` has those of the text's rows. Where the cache has rows whose values the draft lacks, because another
+    text wrote them, these rows run again. A draft that has not got the values of all rows makes no guess.
+    """
+
+    def tapped(self, ids: I32) -> int:
+        """Return for how many of the first rows of ``ids`` [t] the draft has the values; t if it needs none."""
+
+    def take_taps(self, ids: I32, taps: Mapping[str, F32]) -> None:
+        """Take the values of the last n rows of ``ids`` [t], which a pass over the prompt has computed.
+
+        ``taps`` has a value [n, width] for each name of ``Drafter.taps``. The arrays are the target's memory, which its
+        next pass overwrites.
+        """
 
 
 @runtime_checkable

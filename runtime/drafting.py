@@ -8,13 +8,14 @@ later submissions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from edgedec.runtime.protocols import I32, Draft, Drafting, DraftPass, PassResult, Sparse, TokenTree
+from edgedec.runtime.capabilities import TappedDraft
+from edgedec.runtime.protocols import F32, I32, Draft, Drafting, DraftPass, PassResult, Sparse, TokenTree
 
-__all__ = ["BatchedDraft", "alone", "expanding", "reading", "together"]
+__all__ = ["BatchedDraft", "alone", "expanding", "reading", "take_taps", "tapped", "together"]
 
 T = TypeVar("T")
 
@@ -57,6 +58,17 @@ def reading(draft: object, text: I32, rows: int) -> Drafting[bool]:
     Each call runs one pass at most. A draft without a model returns True at once.
     """
     return not isinstance(draft, BatchedDraft) or (yield from draft.reading(text, rows))
+
+
+def tapped(draft: object, ids: I32) -> int:
+    """Return for how many of the first rows of ``ids`` int32 [t] a draft has all values of the target that it needs."""
+    return draft.tapped(ids) if isinstance(draft, TappedDraft) else len(ids)
+
+
+def take_taps(draft: object, ids: I32, taps: Mapping[str, F32]) -> None:
+    """Hand a draft the values of the last rows of ``ids``, if it needs them: ``TappedDraft.take_taps``."""
+    if isinstance(draft, TappedDraft):
+        draft.take_taps(ids, taps)
 
 
 def alone(drafting: Drafting[T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
@@ -11,7 +12,7 @@ from edgedec.graph.graph import Graph
 from edgedec.graph.ops import Embed
 from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations, store_kv, windows_as_rings
 
-__all__ = ["bundle_graph", "embedding_name", "forget_graphs", "is_recurrent", "last_layer"]
+__all__ = ["bundle_graph", "embedding_name", "forget_graphs", "is_recurrent", "last_layer", "tap_bytes"]
 
 _LAYER_OUTPUT = re.compile(r"layers\.(\d+)\.out")
 _GRAPH = "bundle_graph"  # first part of the keys of graphs in ``Bundle.derived``
@@ -77,6 +78,35 @@ def last_layer(bundle: Bundle) -> tuple[str, int]:
         bundle.derived[key] = name, width
     result: tuple[str, int] = bundle.derived[key]
     return result
+
+
+def tap_bytes(bundle: Bundle, names: Sequence[str]) -> int:
+    """Return the bytes of a row of the values ``names``, float32, with those that can no longer be computed in place.
+
+    The values lie in buffers of their own, and operations that would write their result over such a value need another one.
+
+    Raises:
+        UnsupportedError: the model has no such value for every row.
+    """
+    key = ("tap_bytes", tuple(names))
+    if names and key not in bundle.derived:
+        values, total = build_graph(bundle.config).values, 0
+        for name in names:
+            rows, width = values[name].shape if name in values and len(values[name].shape) == 2 else ("", 0)
+            if rows != "n" or not isinstance(width, int):
+                known = sorted((value for value in values if _LAYER_OUTPUT.fullmatch(value)), key=_number)
+                between = f" (it has {known[0]} to {known[-1]})" if known else ""
+                raise UnsupportedError(
+                    f"{bundle.path} has no value {name!r} for every row{between}, and the drafter reads it: give a drafter "
+                    "for this model"
+                )
+            total += 2 * 4 * width
+        bundle.derived[key] = total
+    return int(bundle.derived[key]) if names else 0
+
+
+def _number(layer_output: str) -> int:
+    return int(layer_output.split(".")[1])
 
 
 def embedding_name(graph: Graph) -> str:

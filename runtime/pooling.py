@@ -6,32 +6,17 @@ depend on the passes in which it was read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 
-from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
-from edgedec.runtime.model_graph import last_layer
 from edgedec.runtime.protocols import F32
-from edgedec.runtime.run_sizes import MOST_ROWS
 
-__all__ = ["POOLINGS", "PooledRows", "Pooling", "pooling_items"]
+__all__ = ["POOLINGS", "PooledRows", "Pooling"]
 
 Pooling = Literal["mean", "last"]
 POOLINGS: tuple[Pooling, ...] = ("mean", "last")
-
-
-def pooling_items(bundle: Bundle) -> Mapping[str, int]:
-    """Return the bytes that the outputs of the last layer take in the widest pass, by item of a plan.
-
-    They lie in a buffer of their own, and the target no longer computes in the memory of the value.
-
-    Raises:
-        UnsupportedError: the model has no such value.
-    """
-    return {"embedding_rows": 2 * 4 * MOST_ROWS * last_layer(bundle)[1]}
 
 
 class PooledRows:

@@ -54,7 +54,7 @@ _TABLE = (
     ),
     MemoryItem(name="tokenizer", part="tokenizer"),
     MemoryItem(name="host", part="requests"),
-    MemoryItem(name="embedding_rows"),
+    MemoryItem(name="taps"),  # values of layers, for drafters and embeddings
     *(MemoryItem(name=name, part=name, beside=True) for name in ("grammars", "connections")),  # items of a server
     MemoryItem(name="grammar_room", phases=("run",), part="requests", beside=True),
 )

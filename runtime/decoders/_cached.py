@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -74,6 +74,10 @@ class CachedDecoder(ABC):
     def figures(self) -> DecoderFigures | None:
         """Counts of the last request beside its rounds; None, unless overridden."""
         return None
+
+    def known_rows(self, request: Request) -> int:
+        """Return how many of the prompt's first rows may be kept: all, unless overridden."""
+        return len(request.prompt)
 
     def open_draft(self, limits: Limits) -> object:
         """Load what drafts, before the first text; None, unless overridden: there is nothing."""
@@ -174,7 +178,7 @@ class PromptSequence(ABC):
         self._rows_read = 0  # rows of the last pass over the prompt
         ids = (prompt if request.row_tap else prompt[:-1]).tolist()
         self._rows_to_read = len(ids) if request.row_tap else decoder.recipe.whole(len(ids))
-        common = 0 if request.reads_all else common_prefix(ids, decoder.cached)
+        common = 0 if request.reads_all else min(common_prefix(ids, decoder.cached), decoder.known_rows(request))
         self.kept = decoder.keep(common)  # fewer if a window or a recurrence has lost rows, which then run again
         self._snapshots_at: set[int] = set()
         for length in (common, decoder.branch, self._rows_to_read):
@@ -268,7 +272,18 @@ class PromptSequence(ABC):
         self._rows_read = len(work.ids)
         if request.prompt_logprobs:
             work = replace(work, logits=np.arange(len(work.ids), dtype=np.int32))
-        return replace(work, taps=(request.row_tap,)) if request.row_tap else work
+        if taps := dict.fromkeys([*self.prompt_taps, *([request.row_tap] if request.row_tap else [])]):
+            work = replace(work, taps=tuple(taps))
+        return work
+
+    @property
+    def prompt_taps(self) -> tuple[str, ...]:
+        """Names of the values that ``take_taps`` gets for each row of the prompt; none, unless overridden."""
+        return ()
+
+    def take_taps(self, ids: I32, taps: Mapping[str, F32]) -> None:
+        """Take the values of the last rows of ``ids``, the prompt's beginning. This does nothing, unless overridden."""
+        return None
 
     def write_rounds(
         self, target: Target, sequences: Sequence[TokenSequence], rooms: Sequence[Room]
@@ -302,6 +317,8 @@ class PromptSequence(ABC):
         self.rounds.prefill_seconds += result.seconds
         self.state.commit(np.arange(rows, dtype=np.int32))
         self._cached_decoder.cached += self._ids[start : start + rows].tolist()
+        if self.prompt_taps:
+            self.take_taps(self._ids[: start + rows], {name: result.taps[name] for name in self.prompt_taps})
         if start + rows in self._snapshots_at and isinstance(self.state, SnapshotState):
             self.state.snapshot()
 

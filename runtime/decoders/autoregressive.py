@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,10 +16,13 @@ import numpy as np
 
 from edgedec.errors import UsageError
 from edgedec.plugins import load
+from edgedec.runtime.capabilities import TappedDraft
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders._plugin import DecoderParts, DecoderTraits
-from edgedec.runtime.drafting import expanding, reading
+from edgedec.runtime.drafting import expanding, reading, take_taps, tapped
 from edgedec.runtime.protocols import (
+    F32,
+    I32,
     Draft,
     Drafter,
     Drafting,
@@ -42,6 +45,7 @@ from edgedec.runtime.rounds.compiled import CompiledText, DoneRounds, NextRounds
 from edgedec.runtime.rounds.cost import CostBeside, ObservedCost
 from edgedec.runtime.rounds.round import RoundParts, begin_round, end_round, grow, speculative_round
 from edgedec.runtime.rounds.statistics import RoundClock, Rounds, RoundSeconds
+from edgedec.runtime.sampling.target_top import graph_taps
 
 __all__ = ["OPTIONS", "TRAITS", "AutoregressiveDecoder", "AutoregressiveSequence", "Rounds", "create", "open_decoder"]
 
@@ -108,6 +112,17 @@ class AutoregressiveDecoder(CachedDecoder):
         for size, seconds in fastest.items():
             self.cost.observe(size, seconds)
 
+    @property
+    def target_taps(self) -> tuple[str, ...]:
+        """Names of the target's values that the draft needs."""
+        return graph_taps(self.drafter.taps) if isinstance(self._draft, TappedDraft) else ()
+
+    def known_rows(self, request: Request) -> int:
+        """Return the number of the prompt's first rows of which the draft has the target's values."""
+        if not graph_taps(self.drafter.taps):
+            return super().known_rows(request)
+        return tapped(self.open_draft(request.limits), request.prompt)
+
     def start(self, request: Request) -> AutoregressiveSequence:
         """Return the sequence of a request. It takes the decoder over from an earlier one, which must not go on.
 
@@ -149,6 +164,15 @@ class AutoregressiveSequence(PromptSequence):
             return True
         with self._clock.reading:
             return (yield from reading(self._draft, self.text, rows))
+
+    @property
+    def prompt_taps(self) -> tuple[str, ...]:
+        """Names of the values that the draft needs for the rows of the prompt."""
+        return self._decoder.target_taps if self._limits.depth else ()
+
+    def take_taps(self, ids: I32, taps: Mapping[str, F32]) -> None:
+        """Hand the draft the values of rows of the prompt."""
+        take_taps(self._draft, ids, taps)
 
     def begin_text(self) -> Drafting[None]:
         """Let the draft meet the text, and prepare the first round."""

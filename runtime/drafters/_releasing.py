@@ -6,13 +6,14 @@ depend on the guesses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.drafters._text import NOTHING
-from edgedec.runtime.drafting import BatchedDraft, expanding, reading
+from edgedec.runtime.drafting import BatchedDraft, expanding, reading, take_taps, tapped
 from edgedec.runtime.loop.drafts import DraftHandle
 from edgedec.runtime.protocols import (
+    F32,
     I32,
     Bytes,
     CostModel,
@@ -114,6 +115,12 @@ class _ReleasingDraft(BatchedDraft, CompiledParts[DraftHandle]):
 
     def reading(self, text: I32, rows: int) -> Drafting[bool]:
         return self.inner is None or (yield from reading(self.inner, text, rows))
+
+    def tapped(self, ids: I32) -> int:
+        return len(ids) if self.inner is None else tapped(self.inner, ids)
+
+    def take_taps(self, ids: I32, taps: Mapping[str, F32]) -> None:
+        take_taps(self.inner, ids, taps)
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         if self.inner is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,8 +29,9 @@ from edgedec.runtime.capabilities import FilingDrafter
 from edgedec.runtime.drafters import copy, model, ngram, stand
 from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.drafters._text import Confirmed
-from edgedec.runtime.drafting import BatchedDraft, expanding, reading
+from edgedec.runtime.drafting import BatchedDraft, expanding, reading, take_taps, tapped
 from edgedec.runtime.protocols import (
+    F32,
     I32,
     Bytes,
     CostModel,
@@ -111,6 +112,15 @@ class _AutoDraft(BatchedDraft):
         if choice.drafting is None:
             return [_NOTHING for _ in nodes]
         return (yield from self._ask(choice.drafting, text, tree, nodes))
+
+    def tapped(self, ids: I32) -> int:
+        """Return the rows of which all candidates have the target's values."""
+        return min(tapped(candidate.draft, ids) for candidate in self._candidates)
+
+    def take_taps(self, ids: I32, taps: Mapping[str, F32]) -> None:
+        """Hand the candidates the target's values of rows of the prompt."""
+        for candidate in self._candidates:
+            take_taps(candidate.draft, ids, taps)
 
     def reading(self, text: I32, rows: int) -> Drafting[bool]:
         """Let the candidates read that are likely to be asked soon."""

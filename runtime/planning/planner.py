@@ -15,14 +15,13 @@ from edgedec.memory.byte_sizes import format_bytes
 from edgedec.memory.items import DRAFT, PER_TEXT, check_items
 from edgedec.memory.plan import DiskUse, MemoryUse, charged_bytes, largest_context, phases
 from edgedec.runtime.drafters._files import file_uses
-from edgedec.runtime.model_graph import is_recurrent
+from edgedec.runtime.model_graph import is_recurrent, tap_bytes
 from edgedec.runtime.planning.disk_rate import measure_disk
 from edgedec.runtime.planning.estimates import DiskReads, pass_seconds, tokens_per_second
-from edgedec.runtime.planning.speculation import SpecConfig, create_drafter
-from edgedec.runtime.pooling import pooling_items
+from edgedec.runtime.planning.speculation import SpecConfig, create_drafter, run_taps
 from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.run_sizes import MOST_ROWS
+from edgedec.runtime.run_sizes import MOST_ROWS, run_rows
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds, TargetModule, host_device, share_tables
 
@@ -101,8 +100,7 @@ class Planner:
     @cached_property
     def beside(self) -> Mapping[str, int]:
         """Bytes that are kept beside the model, by part."""
-        rows = pooling_items(self.bundle) if self.settings.embeddings else {}
-        return {**(self.settings.beside or {}), **rows}
+        return dict(self.settings.beside or {})
 
     @property
     def _choosing(self) -> int:
@@ -185,7 +183,8 @@ class Planner:
         request = self.settings.target_request(limits, kv_bits=choice.kv_bits, result_rows=rows)
         target = self.module.footprint(self.bundle, request)
         # The limits are those of all rows, because a draft model reads prompts in such passes.
-        drafter = dict(self.drafter(choice).footprint(limits))
+        guesser = self.drafter(choice)
+        drafter = dict(guesser.footprint(limits))
         check_items(target, f"--device {self.settings.device}")
         name = choice.spec.drafter
         check_items(drafter, f"the drafter {name if isinstance(name, str) else type(name).__name__}", DRAFT)
@@ -209,8 +208,14 @@ class Planner:
                 + _TEXT_BYTES * limits.positions
                 + (self.settings.sequences - 1) * _SEQUENCE_BYTES
             ),
+            **self._tap_items(guesser, limits),
             **self.beside,
         }
+
+    def _tap_items(self, drafter: Drafter, limits: Limits) -> dict[str, int]:
+        """Return the bytes of the values that passes return, beside logits; none if nobody reads any."""
+        taps = run_taps(self.bundle, drafter, embeddings=self.settings.embeddings)
+        return {"taps": run_rows(limits) * tap_bytes(self.bundle, taps)} if taps else {}
 
     def total(self, choice: RunChoice, ctx_size: int) -> int:
         return charged_bytes(self.items(choice, ctx_size))

@@ -14,7 +14,9 @@ from edgedec.errors import UsageError
 from edgedec.host.spelling import must_be_one_of
 from edgedec.plugins import load, names
 from edgedec.runtime.decoders._plugin import DEFAULT, ChosenDecoder, choose_decoder
+from edgedec.runtime.model_graph import last_layer
 from edgedec.runtime.protocols import Drafter, TreePolicy, Verifier
+from edgedec.runtime.sampling.target_top import graph_taps
 from edgedec.runtime.verifiers._traits import Traits
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "create_drafter",
     "create_policy",
     "create_verifier",
+    "run_taps",
     "verifier_traits",
 ]
 
@@ -164,6 +167,16 @@ def create_drafter(
     parameters = inspect.signature(create).parameters
     drafter: Drafter = create(**{key: value for key, value in values.items() if key in parameters})
     return drafter
+
+
+def run_taps(bundle: Bundle, drafter: Drafter, *, embeddings: bool) -> tuple[str, ...]:
+    """Return the names of the values that the passes of a run return: those that the drafter and embeddings read.
+
+    Raises:
+        UnsupportedError: the model has no output of a last layer, of which embeddings are made.
+    """
+    layer = (last_layer(bundle)[0],) if embeddings else ()
+    return tuple(dict.fromkeys([*layer, *graph_taps(drafter.taps)]))
 
 
 def create_policy(name: str, rng: np.random.Generator | None = None, *, independent: bool = False) -> TreePolicy:

@@ -40,7 +40,7 @@ from edgedec.runtime.protocols import (
 from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.rounds.ahead import Ahead, root_alone
 from edgedec.runtime.rounds.statistics import RoundClock
-from edgedec.runtime.sampling.target_top import TOP_TAPS, top_taps
+from edgedec.runtime.sampling.target_top import TOP_TAPS, graph_taps, top_taps
 from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["Round", "RoundParts", "TreePass", "begin_round", "end_round", "grow", "speculative_round"]
@@ -143,7 +143,7 @@ class RoundParts:
     _certain: tuple[CertainVerifier, Callable[[F32, I32], int]] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.target_taps = tuple(name for name in self.taps if name not in TOP_TAPS)
+        self.target_taps = graph_taps(self.taps)
         self._rows = min(self.limits.nodes, self.request.tree_nodes or self.limits.nodes)
         self._room = replace(self.limits, nodes=0)
         policy, verifier, likeliest = self.request.policy, self.request.verifier, self.request.likeliest

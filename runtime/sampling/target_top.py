@@ -13,18 +13,23 @@ and does not show how certain the target was; there, ``rows[i]`` is the node's l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from edgedec.runtime.protocols import F32
 from edgedec.runtime.sampling import portable_math
 
-__all__ = ["TOP_IDS", "TOP_K", "TOP_PROBS", "TOP_TAPS", "top_taps"]
+__all__ = ["TOP_IDS", "TOP_K", "TOP_PROBS", "TOP_TAPS", "graph_taps", "top_taps"]
 
 TOP_IDS, TOP_PROBS = TOP_TAPS = ("top_ids", "top_probs")
 TOP_K = 10  # tokens of a row
 _FAR = 9.0  # difference of logits that corresponds to a ratio of probabilities of more than 8000
+
+
+def graph_taps(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of a drafter's ``taps`` that are values of the target's graph."""
+    return tuple(name for name in names if name not in TOP_TAPS)
 
 
 def top_taps(rows: Sequence[F32], *, logits: bool, k: int = TOP_K) -> Mapping[str, F32]:

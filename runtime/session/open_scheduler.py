@@ -16,14 +16,28 @@ from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import host_device
 
-__all__ = ["open_scheduler"]
+__all__ = ["open_scheduler", "run_drafter"]
+
+
+def run_drafter(run: RunPlan, settings: RunSettings) -> Drafter:
+    """Return the drafter of a run, without a loaded draft model."""
+    create = partial(
+        create_drafter,
+        run.spec.drafter,
+        run.draft,
+        device=host_device(settings.device),
+        threads=settings.threads,
+        samples=run.spec.samples,
+        kv_bits=run.plan.kv_bits,
+    )
+    return ReleasingDrafter(create) if _may_release(run.spec) else create()
 
 
 def open_scheduler(
     target: Target,
     state: State,
     run: RunPlan,
-    settings: RunSettings,
+    drafter: Drafter,
     *,
     vocab_limit: int,
     overlaps: bool,
@@ -36,21 +50,11 @@ def open_scheduler(
         target: runs the passes.
         state: cache of the first text; the others are opened here.
         run: plan of the run.
-        settings: its settings.
+        drafter: its drafter, ``run_drafter``.
         vocab_limit: number of ids that the tokenizer knows.
         overlaps: True if the host may draft while the target runs a pass.
     """
     spec = run.spec
-    create = partial(
-        create_drafter,
-        spec.drafter,
-        run.draft,
-        device=host_device(settings.device),
-        threads=settings.threads,
-        samples=spec.samples,
-        kv_bits=run.plan.kv_bits,
-    )
-    drafter: Drafter = ReleasingDrafter(create) if _may_release(spec) else create()
     cost = ObservedCost(target.cost_model)
     writes, decoders = spec.writes, list[CachedDecoder]()
     for number in range(run.sequences):

@@ -22,12 +22,13 @@ from edgedec.runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from edgedec.runtime.grammar.reasoning import AnswerMasks
 from edgedec.runtime.model_graph import last_layer
 from edgedec.runtime.planning.planning import RunPlan
+from edgedec.runtime.planning.speculation import run_taps
 from edgedec.runtime.pooling import PooledRows, Pooling
-from edgedec.runtime.protocols import F32, I32
+from edgedec.runtime.protocols import F32, I32, Drafter
 from edgedec.runtime.run_settings import RunKeywords, RunSettings
 from edgedec.runtime.session.answer import Answer, AnswerStream, Piece
 from edgedec.runtime.session.open_run import open_run
-from edgedec.runtime.session.open_scheduler import open_scheduler
+from edgedec.runtime.session.open_scheduler import open_scheduler, run_drafter
 from edgedec.runtime.session.request_builder import RequestBuilder
 from edgedec.runtime.session.session_figures import SessionFigures
 from edgedec.runtime.session.session_memory import SessionMemory
@@ -71,7 +72,8 @@ class Session:
         self._grammars = GrammarCompiler(self.tokenizer)
         meter.mark()
         trim_heap()  # because reading the vocabulary has freed blocks
-        taps = (self.embedding_layer,) if settings.embeddings else ()
+        drafter = run_drafter(run, settings)
+        taps = run_taps(run.bundle, drafter, embeddings=settings.embeddings)
         request = settings.target_request(
             run.limits, kv_bits=run.plan.kv_bits, taps=taps, recipe=run.spec.writes.traits.recipe
         )
@@ -80,12 +82,12 @@ class Session:
         self._figures = SessionFigures(self.target, run, meter, self._requests)
         try:
             self._figures.open()
-            self._open_decoders(settings)
+            self._open_decoders(drafter)
         except BaseException:
             self._close_device()
             raise
 
-    def _open_decoders(self, settings: RunSettings) -> None:
+    def _open_decoders(self, drafter: Drafter) -> None:
         self.meter.mark()
         trim_heap()  # because loading has freed blocks, and the passes that measure the costs fill the cache
         self.state = self.target.open(self.run.limits)
@@ -93,7 +95,7 @@ class Session:
             self.target,
             self.state,
             self.run,
-            settings,
+            drafter,
             vocab_limit=self.bundle.tokens.size,
             overlaps=self.target.info.overlaps,
         )

@@ -18,7 +18,6 @@ from edgedec.runtime.gpu.layout import sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import DRAFTERS, SpecConfig, create_drafter
-from edgedec.runtime.pooling import pooling_items
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.server.memory import GRAMMAR_ROOM, server_items
@@ -50,7 +49,6 @@ def test_the_table_has_every_item_of_other_programs(bundles: Mapping[str, Bundle
     check_items(portable_footprint(bundle, LIMITS), "the portable graph")
     layout = bundle_layout(bundle, 16, binding_bytes=1 << 30)
     check_items({**layout.item_bytes(sizes_of(LIMITS)), "head": 0, "readback": 0, "programs": 0}, "gpu")
-    check_items(pooling_items(bundle), "embeddings")
     check_items({**server_items(512, requests=8, connections=9), **GRAMMAR_ROOM}, "a server")
 
 
@@ -101,7 +99,7 @@ def test_what_is_not_in_the_table_exists_in_all_phases() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["weights", "kv_ring", "host", "draft_text", "draft_pairs", "embedding_rows"])
+@pytest.mark.parametrize("name", ["weights", "kv_ring", "host", "draft_text", "draft_pairs", "taps"])
 def test_what_a_program_keeps_beside_takes_the_place_of_no_item(name: str) -> None:
     with pytest.raises(UsageError, match=f"beside has '{name}', which names an item of the plan's own"):
         RunSettings(beside={"index": 1, name: 1})

@@ -12,6 +12,7 @@ import pytest
 
 from edgedec import demo
 from edgedec.runtime.protocols import F32
+from edgedec.runtime.run_sizes import run_rows
 from edgedec.runtime.session.session import Session
 from tests.runtime.server.support.serving import Served, serving
 
@@ -62,8 +63,8 @@ def test_the_shape_is_openais(embedding: Served, session: Session) -> None:
 
 def test_the_rows_of_embeddings_are_planned(session: Session) -> None:
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128, sequences=2) as plain:
-        assert "embedding_rows" not in plain.run.plan.phases["run"]
-    assert session.run.plan.phases["run"]["embedding_rows"] == 2 * 4 * 64 * 384
+        assert "taps" not in plain.run.plan.phases["run"]
+    assert session.run.plan.phases["run"]["taps"] == 2 * 4 * run_rows(session.run.limits) * 384
 
 
 @pytest.mark.parametrize("path", ["/embedding", "/embeddings"])

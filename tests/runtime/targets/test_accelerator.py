@@ -28,9 +28,11 @@ from edgedec.runtime.accelerator.opening import memory_model
 from edgedec.runtime.accelerator.options import AcceleratorOptions, check_memory, parse_configuration
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State
+from edgedec.runtime.row_recipe import CAUSAL, RowRecipe, make_rows
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import host_device, open_target, target_module
 from edgedec.runtime.targets.accelerator import ProgramTarget, _floats
+from tests.runtime.decoders.support.third.block import Blocks
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -120,6 +122,27 @@ def test_states_take_turns_on_one_device(target: ProgramTarget) -> None:
     alone.commit(rows(1))
     assert a.length == alone.length == 4
     np.testing.assert_array_equal(run(target, a, [9]).logits, run(target, alone, [9]).logits)
+
+
+@pytest.mark.parametrize("recipe", [Blocks(), CAUSAL])
+def test_rows_that_run_again_are_those_of_the_recipe(bundle: Bundle, recipe: RowRecipe) -> None:
+    """With causal rows in the place of bidirectional blocks, a text that had to give up the device goes on wrongly."""
+    blocks = Blocks()
+    opened = open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS, recipe=recipe)
+    assert isinstance(opened, ProgramTarget)
+    ids = np.arange(3, 19, dtype=np.int32)
+
+    def last(state: State) -> list[float]:
+        next_block = replace(blocks.rows_pass(ids, state.length, 4), logits=np.array([3], np.int32))
+        (result,) = opened.submit([(state, next_block)]).result()
+        return [float(value) for value in result.logits[0]]
+
+    a, b = opened.open(LIMITS), opened.open(LIMITS)
+    make_rows(blocks, opened, a, ids[:12], 4)
+    expected = last(a)
+    run(opened, b, [5, 6, 7], logits=rows(3))  # replaces the rows of the other state
+    assert (last(a) == expected) == (recipe == blocks)
+    opened.close()
 
 
 def test_a_turn_that_fails_leaves_no_foreign_rows(target: ProgramTarget, monkeypatch: pytest.MonkeyPatch) -> None:
