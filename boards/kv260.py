@@ -42,12 +42,12 @@ BOARD = Board(
             "module could do 2,400",
             "memory_measured_bytes_s": "MerlijnW70/bitnet-kv260: one long read over HP0 to HP3 at 250 MHz; result writes in "
             "long bursts leave 13.3e9",
-            "memory_model": "docs/ddr-model.md: fitted to that project's logs",
+            "memory_model": "docs/accelerator.md: fitted to that project's logs",
             "ports": "AMD UG1085: S_AXI_HP0 to HP3",
             "port_bytes": "AMD UG1085: 128 bits",
             "port_protocol": "AMD UG1085",
             "burst_beats": "AMD UG1085, AXI FIFO Interface: behind the port is AXI3, with bursts of at most 16 beats; "
-            "docs/ddr-model.md: 256 are not faster",
+            "docs/accelerator.md: 256 are not faster",
             "cma_bytes": "boot script of Ubuntu for Kria: cma=1000M; some modules report CmaTotal 0 with it",
             "power_sensors": "hwmon name in public logs of KV260s: the 5 V supply of the module, not of the carrier",
             "host_cores": "AMD DS987: Cortex-A53",

@@ -43,7 +43,7 @@ BOARD = Board(
             "port_bytes": "AMD UG1085: 128 bits",
             "port_protocol": "AMD UG1085",
             "burst_beats": "AMD UG1085, AXI FIFO Interface: behind the port is AXI3, with bursts of at most 16 beats; "
-            "docs/ddr-model.md: 256 are not faster",
+            "docs/accelerator.md: 256 are not faster",
             "cma_bytes": "Xilinx/PYNQ, sdbuild, linux-xlnx/pynq.cfg: CONFIG_CMA_SIZE_MBYTES=128",
             "power_sensors": "Avnet/Ultra96-PYNQ, device tree and sensorconf-v2: the board's 5 V converter; its name in "
             "hwmon (check)",

@@ -187,7 +187,7 @@ class AcceleratorConfig:
     def read_bursts(self) -> int:
         """Largest number of bursts of a read port without their last beat: together they hold at least 256 beats.
 
-        With fewer beats under way, a port does not cover the memory's latency (docs/ddr-model.md).
+        With fewer beats under way, a port does not cover the memory's latency (docs/accelerator.md).
         """
         return min(max(_LEAST_BURSTS, _BEATS_UNDER_WAY // self.burst_beats), _MOST_BURSTS)
 

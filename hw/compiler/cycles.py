@@ -19,7 +19,7 @@ from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, 
 
 __all__ = ["Dependency", "PassCycles", "cycles", "timetable"]
 
-# Latency of memory from an address to its first beat: of a KV260 (docs/ddr-model.md), and of an ideal memory.
+# Latency of memory from an address to its first beat: of a KV260 (docs/accelerator.md), and of an ideal memory.
 IDLE_READ, IDEAL_READ = 43, 4
 PREFETCH = 10  # Prefetcher, 5 to the address and 4 from the data, and Router
 PROGRAM_START = 12  # CommandProcessor: 3 to the program's range, 8 from its last beat to the first range

@@ -33,7 +33,7 @@ class Prefetcher(CostedComponent):
     A port that is 16 beats ahead of the slowest one waits for it. All ports have the rate at which the reader takes
     beats, so a lead never disappears by itself, and each disturbance adds to it. With a lead of 64 KiB of addresses, or
     of a multiple of that, two ports access different rows of the same DRAM bank, which the memory then opens and closes
-    in turn (docs/ddr-model.md).
+    in turn (docs/accelerator.md).
 
     Parameters:
         beat_bytes: bytes of a beat of the stream, a power of two, 4 to 64.

@@ -4,7 +4,7 @@ The ports stand at whatever the boot program or an earlier overlay left. The dri
 each port that the accelerator is wired to, so that every start is the same:
 
 - **Issuing capability** is the largest that the port has. With bursts of 16 beats an accelerator keeps 16 of them under way
-  at each port; with fewer it does not cover the memory's latency (docs/ddr-model.md).
+  at each port; with fewer it does not cover the memory's latency (docs/accelerator.md).
 - **Priority (QoS)** is 0, the lowest, which is also its value after a reset: a read stream that takes nearly all of the
   memory's time must not hold up the processor or a display. No measurement says that more would make it faster.
 
