@@ -1,4 +1,4 @@
-"""The frames of the host link (docs/uart-link.md). Imports no HDL, because host, simulation and gateware tests share it."""
+"""The frames of the host link (docs/devices.md). Imports no HDL, because host, simulation and gateware tests share it."""
 
 import struct
 import zlib

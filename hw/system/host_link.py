@@ -1,4 +1,4 @@
-"""The device side of the host link: registers and memory by framed, checked commands over bytes (docs/uart-link.md)."""
+"""The device side of the host link: registers and memory by framed, checked commands over bytes (docs/devices.md)."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class HostLink(CostedComponent):
 
     Latency: 22 cycles from a frame's END to the first byte of its answer, plus the time of the buses.
     Throughput: one byte in four cycles, in and out, apart from the buses; a serial line is ten times slower.
-    Source: docs/uart-link.md.
+    Source: docs/devices.md.
     """
 
     def __init__(self, identity: Identity, *, address_bits: int) -> None:

@@ -1,4 +1,4 @@
-"""The board bundle: a folder with everything that a board needs to run one model. docs/board-bundle.md defines it.
+"""The board bundle: a folder with everything that a board needs to run one model. docs/building.md defines it.
 
 ``write_board_bundle`` writes one and ``open_board_bundle`` opens it. Before anything is loaded, opening checks every byte,
 and that bitstream, program and model belong together. This module runs on boards: it needs NumPy, but not Amaranth.

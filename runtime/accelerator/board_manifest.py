@@ -1,7 +1,7 @@
 """board.json, the manifest of a board bundle: its contents, and the check of the files that it lists.
 
 The files may be malicious: every error names the file, and no memory is allocated because of the manifest alone. See
-docs/board-bundle.md for the format.
+docs/building.md for the format.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
         raise UsageError(f"--device {name} takes {usage}")
     if "bitstream" in known and options.board_bundle is None:
         raise UsageError(
-            f"--device {name} needs a bitstream: give a board bundle with -m (docs/board-bundle.md says how one is made)"
+            f"--device {name} needs a bitstream: give a board bundle with -m (docs/building.md says how one is made)"
         )
     return known
 

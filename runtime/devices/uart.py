@@ -1,4 +1,4 @@
-"""A board on a serial line: registers and memory are accessed by framed commands with checksums (docs/uart-link.md).
+"""A board on a serial line: registers and memory are accessed by framed commands with checksums (docs/devices.md).
 
 This was not run on a board yet. Tests run it over pseudo-terminals against an implementation of the device's side in Python,
 and against the gateware in simulation.

@@ -1,4 +1,4 @@
-"""The device's side of the host link (docs/uart-link.md) in Python, for any device of edgedec.device."""
+"""The device's side of the host link (docs/devices.md) in Python, for any device of edgedec.device."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class CommandExecutor(CostedComponent):
     Latency: 9 cycles from ``whole`` to the first item of the answer, plus the time of the buses.
     Throughput: one command after another; a beat of WRITE_MEMORY in two cycles, if the bus takes it. READ_MEMORY is as
         fast as ``answer`` takes its bytes.
-    Source: docs/uart-link.md, "Bytes" and "Order and repetition".
+    Source: docs/devices.md, "Bytes" and "Order and repetition".
     """
 
     def __init__(self, identity: Identity, *, address_bits: int) -> None:

@@ -64,7 +64,7 @@ class FrameReceiver(CostedComponent):
 
     Latency: 3 cycles from the transfer of a frame's END to ``whole``.
     Throughput: one byte in four cycles.
-    Source: docs/uart-link.md, "Bytes".
+    Source: docs/devices.md, "Bytes".
     """
 
     def __init__(self, *, granule: int) -> None:

@@ -45,7 +45,7 @@ class FrameSender(CostedComponent):
 
     Latency: 3 cycles from an item to its byte. Bytes of the check sum are those of all bytes that were taken before.
     Throughput: one byte in four cycles; an escaped byte takes five.
-    Source: docs/uart-link.md, "Bytes".
+    Source: docs/devices.md, "Bytes".
     """
 
     def __init__(self) -> None:

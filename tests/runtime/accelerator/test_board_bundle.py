@@ -355,6 +355,6 @@ def test_the_model_alone_is_recognized(sound_bundle: Path) -> None:
 
 
 def test_the_document_lists_the_keys(project_root: Path) -> None:
-    text = (project_root / "docs" / "board-bundle.md").read_text("utf-8")
+    text = (project_root / "docs" / "building.md").read_text("utf-8")
     for name in (*board_manifest._KEYS, *FILES):
         assert f"`{name}`" in text, name
