@@ -6,7 +6,7 @@ a ToolError that says how to install it.
 From 1.29 on ONNX Runtime writes a device identifier and a database of events under the user's cache folder, and sends the
 events. It decides this while it is loaded, so ``ORT_DISABLE_TELEMETRY`` is set before the import.
 ``EDGEDEC_ORT_TELEMETRY=1`` leaves the decision to ONNX Runtime. If a program has imported it earlier, only the events that
-are not essential can still be stopped; docs/privacy.md describes the rest.
+are not essential can still be stopped; docs/installing.md describes the rest.
 
 Source: onnxruntime ``docs/Privacy.md`` and its pull request 27379.
 """

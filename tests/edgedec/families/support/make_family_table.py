@@ -193,8 +193,82 @@ Rotated weights of all families are read from [GGUF](gguf.md#rotated-weights). T
 run them, the integer profile defines them, and the accelerator refuses them.
 
 Mixtures of experts of `qwen3_next`, `kimi_linear` and `step3_text` are refused by the setting that says so;
-[formats](formats.md#hugging-face-folders) lists other refusals. [Adding a model family](adding-a-family.md) explains how to
-add one.
+[formats](formats.md#hugging-face-folders) lists other refusals.
+"""
+_STEPS = """
+## Changing this
+
+### A model family
+
+A family is one file in `edgedec/families/`, named after the `model_type` of the Hugging Face configuration. There is
+nothing to register. Executors do not depend on families: if the reference, ONNX and the accelerator run the operations,
+they run the model.
+
+1. Write `edgedec/families/NAME.py` with one function, `build(config) -> Graph`. If the model is Llama's block with
+   changes, `edgedec/families/qwen3.py` is the shortest example: read the settings that the family adds, and pass
+   `build_decoder` of `edgedec/families/_decoder.py` a `DecoderBlock` that describes them (biases, norms, soft-caps,
+   scales, and for each layer a rotation and a window). If it cannot describe the change, add a field to it. If the model
+   is not a variant of Llama's block, read the configuration with the checked readers of `edgedec/families/_config.py` (a
+   missing or invalid value is a `BundleError`, and `only` raises an `UnsupportedError` for a feature that you leave
+   out), and write the operations with `GraphBuilder` of `edgedec/families/_builder.py`. Weight names are the
+   checkpoint's; a missing key means the default of the `transformers` class. Rotary scaling is in
+   `edgedec/families/_rope.py`, kinds of layers in `edgedec/families/_layers.py`.
+2. If checkpoints store tensors in another way (fused, packed, under other names), the reader translates them, not the
+   family: `quantize/readers/huggingface_layout.py` translates names and splits q|k|v without a copy, and the reader of
+   [BitNet checkpoints](quantization.md#the-bitnet-layout) unpacks weights.
+3. If the model needs a new operation, see [below](#an-operation). A new attribute of an existing operation is often
+   enough. Then every executor must implement or refuse it: `edgedec/reference/float_profile/ops`, `edgedec/onnx/ops`,
+   `edgedec/reference/integer_profile/defined.py` (whose refusals also hold for the accelerator),
+   `quantize/batch_interpreter.py` and `quantize/distil/torch_graph.py`.
+4. Test the family: add configurations to `tests/edgedec/families/support/make_golden.py`, run it once with `torch` and
+   `transformers` installed (`.venv/bin/python -m pip install -e '.[compare]'`), commit the small golden files, and add
+   the family to `FAMILIES` in `tests/edgedec/families/test_golden_families.py`. If `transformers` does not have the
+   family, write its formula in `support/reference_formulas.py` and its configurations in
+   `support/make_formula_golden.py` instead.
+5. Add a `Row` to `tests/edgedec/families/support/make_family_table.py`, with the messages of the executors that refuse
+   the family, and run it: it writes this page.
+6. Prove it; the tests run every cell of the table: `.venv/bin/pytest tests/edgedec/families`.
+
+### An operation
+
+An operation is data in `edgedec/graph/ops.py` and one file for each executor, which has the name of its `kind`.
+
+1. In `edgedec/graph/ops.py`, write a frozen dataclass. Its docstring is the specification: inputs, outputs, shapes,
+   dtypes, formula and source. If the operation has weights, override `weight_names`. If it keeps state, give it a
+   `state` field, the name of a `KvState` (keys and values, a row for each position) or of a `RecurrentState` (an array
+   that each row replaces by one that it computes from that of the row before it on its path; the reference keeps one
+   after each row of a pass, the CPU kernels the inputs of each row).
+2. In `edgedec/reference/float_profile/ops/KIND.py`, write `run(op, inputs, context) -> outputs` as plainly as possible.
+   The result of a row MUST depend on that row alone (and on the ordered keys that it sees), so that the reference stays
+   batch-invariant.
+3. In `edgedec/onnx/ops/KIND.py`, write `lower(op, emitter)`. It binds each output:
+   `emitter.bound[op.outputs[0]] = ...`. An executor without a file for the kind refuses the model with an
+   `UnsupportedError` that names the operation, the layer, and a device that runs the model, so it can be added later.
+4. In `edgedec/families/_builder.py`, write a method that appends the operation and declares the shape of its output. An
+   operation that any family may need between two of its own, as `hadamard` for rotated weights, is inserted after the
+   family has built its graph, by a key of the configuration (`edgedec/families/_hadamard.py`); a key that an older
+   edgedec must not ignore is a [feature](bundle-format.md#older-and-newer-bundles).
+5. If the operation can be fused, or needs a quantize point, extend `edgedec/graph/passes.py`.
+6. Others refuse a model whose operation they do not know: `runtime/gpu/fusion.py` (device `gpu`),
+   `quantize/distil/torch_graph.py` (distillation), `quantize/exporters/onnx_graph.py` and
+   `quantize/exporters/onnx_recurrent.py`, `quantize/exporters/gguf/architectures.py` and `hw/compiler/lowering.py`. The
+   CPU kernels' operators are in `runtime/kernels/operators/`; `runtime/kernels/sessions/operator.py` runs each of them
+   before it is used. If the operation has no tensor of its own in another format, check that exporters do not leave it
+   out.
+7. Prove the formula and its lowering: `.venv/bin/pytest tests/edgedec/reference tests/conformance/test_targets.py`.
+
+For the accelerator:
+
+1. [The integer profile](integer-profile.md) defines the operation in integers:
+   `edgedec/reference/integer_profile/ops/KIND.py`. `edgedec/reference/integer_profile/defined.py` says which settings
+   have no integer definition, and `edgedec/reference/integer_profile/site.py` gives its values a unit and its constants.
+2. `hw/compiler/lowering.py` lowers it to instructions, `hw/compiler/routes.py` finds where its input goes, and
+   `hw/compiler/shapes.py` makes constants of its shape for estimates.
+3. If it has a unit of its own: a component in the folder of its data path (`hw/vector/`, `hw/attention/`), with its
+   `resources` and a test against NumPy; a `Source` or `Sink` in `hw/isa/instructions.py`; its place in `hw/datapath.py`
+   or `hw/sink_router.py`; its latency in `hw/compiler/cycles.py`; its arithmetic in `sim/interpreter/units.py`.
+4. Prove it; the tests compare the interpreter with the reference, and the RTL with the interpreter:
+   `.venv/bin/pytest tests/sim/interpreter tests/sim/verify tests/hw/compiler`.
 """
 
 
@@ -212,7 +286,7 @@ def document() -> str:
         lines.append(f"| {row.title} | `{row.family}` | {' | '.join(cells)} | {row.note} |")
     lines += ["", _REASONS, ""]
     lines += [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
-    return _HEAD + "\n".join(lines) + "\n" + _TAIL
+    return _HEAD + "\n".join(lines) + "\n" + _TAIL + _STEPS
 
 
 if __name__ == "__main__":
