@@ -48,7 +48,7 @@ from edgedec.runtime.session.session import Session
 
 NO_TWIN = (
     "embedded_pair: without --twin the perplexity of the float twin is left out; the repository does not keep the twin, "
-    "and the commands of docs/demo-model.md, section Recipe, make one in build/demo-pair-2/models/twin\n"
+    "and the commands of docs/reports/demo-model.md, section Recipe, make one in build/demo-pair-2/models/twin\n"
 )
 WINDOW = 512
 PROMPTS, NEW_TOKENS, ANSWER_TOKENS = 100, 256, 400
