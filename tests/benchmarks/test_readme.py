@@ -10,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "benchmarks" / "README.md"
-_ROW = re.compile(r"^\| (?P<question>[^|]*\?) \| `(?P<module>[\w.]+)` \| \[[^]]+\]\((?P<page>[^)#]+)\) \|$")
+_MINUTES = r"(?:under 1|(?:about )?[1-9]\d*|some|hours)"  # minutes of a run with the defaults
+_ROW = re.compile(
+    rf"^\| (?P<question>[^|]*\?) \| `(?P<module>[\w.]+)` \| (?P<minutes>{_MINUTES})"
+    r" \| (?P<machine>(?:any|Linux|torch|x86|a board)\b[^|]*) \| \[[^]]+\]\((?P<page>[^)#]+)\) \|$"
+)
 _HEADS = ("| question |", "|---")
 
 
@@ -25,7 +29,7 @@ def rows(text: str) -> list[re.Match[str]]:
         if line.startswith("|") and not line.startswith(_HEADS):
             match = _ROW.match(line)
             if match is None:
-                raise ValueError(f"this row is not | question? | `module` | [page](path) |: {line}")
+                raise ValueError(f"this row is not | question? | `module` | minutes | machine | [page](path) |: {line}")
             found.append(match)
     return found
 
@@ -53,5 +57,13 @@ def test_every_row_has_a_page_that_quotes_it() -> None:
 
 
 def test_another_form_of_a_row_is_named() -> None:
-    with pytest.raises(ValueError, match="this row is not"):
-        rows("| question |\n|---|\n| How fast? | cpu.decode | none |")
+    good = "| How fast? | `cpu.decode` | about 5 | any | [the report](report.md) |"
+    assert len(rows(f"| question |\n|---|\n{good}")) == 1
+    for wrong in (
+        "| How fast? | cpu.decode | none |",
+        good.replace("about 5", "?"),
+        good.replace("| any ", "| ? "),
+        good.replace("| any ", ""),
+    ):
+        with pytest.raises(ValueError, match="this row is not"):
+            rows(f"| question |\n|---|\n{wrong}")
