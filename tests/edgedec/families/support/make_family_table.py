@@ -174,16 +174,14 @@ supported. Every other setting that would change the model raises an `Unsupporte
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
 The states of gated delta nets and of Mamba 1 and 2 run on the [CPU kernels](cpu-kernels.md#recurrent-states) and in the
-reference. ONNX Runtime's own operators (`cuda`, and `cpu` without the kernels), `gpu`, `webgpu`, the export for browsers and
-the accelerator refuse them by the operation's name. The [integer profile](integer-profile.md#recurrent-states) defines those
-of gated delta nets and of Mamba 2.
+reference; all other devices refuse them by the operation's name. The [integer profile](integer-profile.md#recurrent-states)
+defines those of gated delta nets and of Mamba 2.
 
 `edgedec export --format onnx` writes them with operators of the ONNX standard, for all of these families but Phi 4 mini
-flash, which it refuses by the name of an operation. A convolution is a `Conv`, a recurrence a `Scan` over the rows of a
-pass. The states are inputs `past_recurrent.N` and outputs `present_recurrent.N`, float32, zero before a text and in the
-order of the graph; they are those after all rows of a pass, which must be without padding and branches. With float weights
-the logits equal the reference's to 0.0003 of their standard deviation (`tests/quantize/exporters/test_onnx_recurrent.py`).
-The folder has no configuration for onnxruntime-genai, which has no name for such states, and no draft.
+flash: a convolution is a `Conv`, a recurrence a `Scan` over the rows of a pass. The states are inputs `past_recurrent.N`
+and outputs `present_recurrent.N`, float32, zero before a text and in the order of the graph; a pass must be without padding
+and branches. With float weights the logits equal the reference's to 0.0003 of their standard deviation. The folder has no
+configuration for onnxruntime-genai, which has no name for such states, and no draft.
 
 The keys and values of Kimi Linear's attention, each as wide as the wider of both, take many times the bytes of the latent
 that the checkpoint stores. The cross decoder of Phi 4 mini flash, half of its layers, has no keys and values of its own.
@@ -205,14 +203,12 @@ nothing to register. Executors do not depend on families: if the reference, ONNX
 they run the model.
 
 1. Write `edgedec/families/NAME.py` with one function, `build(config) -> Graph`. If the model is Llama's block with
-   changes, `edgedec/families/qwen3.py` is the shortest example: read the settings that the family adds, and pass
-   `build_decoder` of `edgedec/families/_decoder.py` a `DecoderBlock` that describes them (biases, norms, soft-caps,
-   scales, and for each layer a rotation and a window). If it cannot describe the change, add a field to it. If the model
-   is not a variant of Llama's block, read the configuration with the checked readers of `edgedec/families/_config.py` (a
-   missing or invalid value is a `BundleError`, and `only` raises an `UnsupportedError` for a feature that you leave
-   out), and write the operations with `GraphBuilder` of `edgedec/families/_builder.py`. Weight names are the
-   checkpoint's; a missing key means the default of the `transformers` class. Rotary scaling is in
-   `edgedec/families/_rope.py`, kinds of layers in `edgedec/families/_layers.py`.
+   changes, `edgedec/families/qwen3.py` is the shortest example: pass `build_decoder` of `edgedec/families/_decoder.py` a
+   `DecoderBlock` that describes them. If it cannot describe the change, add a field to it. If the model is not a variant of
+   Llama's block, read the configuration with the checked readers of `edgedec/families/_config.py`, and write the operations
+   with `GraphBuilder` of `edgedec/families/_builder.py`. Weight names are the checkpoint's; a missing key means the default
+   of the `transformers` class. Rotary scaling is in `edgedec/families/_rope.py`, kinds of layers in
+   `edgedec/families/_layers.py`.
 2. If checkpoints store tensors in another way (fused, packed, under other names), the reader translates them, not the
    family: `quantize/readers/huggingface_layout.py` translates names and splits q|k|v without a copy, and the reader of
    [BitNet checkpoints](quantization.md#the-bitnet-layout) unpacks weights.
