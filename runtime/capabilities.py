@@ -133,12 +133,17 @@ class FilingDrafter(Drafter, Protocol):
 class TappedDraft(Draft, Protocol):
     """A draft that needs the target's values, ``Drafter.taps``, for the rows of the prompt, too.
 
-    ``Outcome.taps`` has those of the text's rows. Where the cache has rows whose values the draft lacks, because another
-    text wrote them, these rows run again. A draft that has not got the values of all rows makes no guess.
+    A text begins with ``keep_taps``. ``take_taps`` then has the values of the prompt's other rows, in order, and
+    ``Outcome.taps`` those of the text's rows. Where the cache has rows whose values the draft lacks, because another text
+    wrote them, these rows run again. A draft that has not got the values of all rows of a text, such as one that is assumed
+    while a pass runs, makes no guess.
     """
 
     def tapped(self, ids: I32) -> int:
         """Return for how many of the first rows of ``ids`` [t] the draft has the values; t if it needs none."""
+
+    def keep_taps(self, ids: I32) -> None:
+        """Keep the values of the rows of ``ids`` [t], which the cache has now, and forget all others."""
 
     def take_taps(self, ids: I32, taps: Mapping[str, F32]) -> None:
         """Take the values of the last n rows of ``ids`` [t], which a pass over the prompt has computed.

@@ -15,7 +15,7 @@ from typing import TypeVar
 from edgedec.runtime.capabilities import TappedDraft
 from edgedec.runtime.protocols import F32, I32, Draft, Drafting, DraftPass, PassResult, Sparse, TokenTree
 
-__all__ = ["BatchedDraft", "alone", "expanding", "reading", "take_taps", "tapped", "together"]
+__all__ = ["BatchedDraft", "alone", "expanding", "keep_taps", "reading", "take_taps", "tapped", "together"]
 
 T = TypeVar("T")
 
@@ -63,6 +63,12 @@ def reading(draft: object, text: I32, rows: int) -> Drafting[bool]:
 def tapped(draft: object, ids: I32) -> int:
     """Return for how many of the first rows of ``ids`` int32 [t] a draft has all values of the target that it needs."""
     return draft.tapped(ids) if isinstance(draft, TappedDraft) else len(ids)
+
+
+def keep_taps(draft: object, ids: I32) -> None:
+    """Tell a draft that the cache has the rows of ``ids`` alone: ``TappedDraft.keep_taps``."""
+    if isinstance(draft, TappedDraft):
+        draft.keep_taps(ids)
 
 
 def take_taps(draft: object, ids: I32, taps: Mapping[str, F32]) -> None:

@@ -81,9 +81,7 @@ def last_layer(bundle: Bundle) -> tuple[str, int]:
 
 
 def tap_bytes(bundle: Bundle, names: Sequence[str]) -> int:
-    """Return the bytes of a row of the values ``names``, float32, with those that can no longer be computed in place.
-
-    The values lie in buffers of their own, and operations that would write their result over such a value need another one.
+    """Return the bytes of a row of the values ``names``, float32.
 
     Raises:
         UnsupportedError: the model has no such value for every row.
@@ -97,10 +95,10 @@ def tap_bytes(bundle: Bundle, names: Sequence[str]) -> int:
                 known = sorted((value for value in values if _LAYER_OUTPUT.fullmatch(value)), key=_number)
                 between = f" (it has {known[0]} to {known[-1]})" if known else ""
                 raise UnsupportedError(
-                    f"{bundle.path} has no value {name!r} for every row{between}, and the drafter reads it: give a drafter "
-                    "for this model"
+                    f"{bundle.path} has no value {name!r} for every row{between}; a drafter that reads it is "
+                    "for another model"
                 )
-            total += 2 * 4 * width
+            total += 4 * width
         bundle.derived[key] = total
     return int(bundle.derived[key]) if names else 0
 

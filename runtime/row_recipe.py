@@ -20,7 +20,7 @@ from edgedec.errors import UnsupportedError
 from edgedec.runtime.protocols import I32, Masks, Pass, State, Target, TargetInfo
 from edgedec.runtime.visibility import FORMS
 
-__all__ = ["CAUSAL", "Causal", "RowRecipe", "check_recipe", "common_prefix", "make_rows", "reachable"]
+__all__ = ["CAUSAL", "Causal", "RowRecipe", "check_recipe", "check_rows", "common_prefix", "make_rows", "reachable"]
 
 _NO_LOGITS = np.zeros(0, np.int32)
 _NO_LOGITS.setflags(write=False)
@@ -123,24 +123,31 @@ def make_rows(recipe: RowRecipe, target: Target, state: State, ids: I32, most: i
         state.commit(np.arange(len(work.ids), dtype=np.int32))
 
 
-def check_recipe(recipe: RowRecipe, info: TargetInfo, rows: int) -> None:
+def check_recipe(recipe: RowRecipe, info: TargetInfo) -> None:
     """Check that a target can run the passes of a recipe.
 
     Args:
         recipe: the recipe.
         info: properties of the target.
-        rows: maximum number of rows of a pass.
 
     Raises:
-        UnsupportedError: its masks are wider than those of the target, or its passes have more rows.
+        UnsupportedError: its masks are wider than those of the target.
     """
     if FORMS.index(recipe.masks) > FORMS.index(info.masks):
         raise UnsupportedError(
             f"the rows of this decoder are {recipe.name}, which takes masks of the form {recipe.masks!r}, and this target "
             f"computes those of the form {info.masks!r}; use another --decoder or another --device"
         )
-    if recipe.least > rows:
+
+
+def check_rows(least: int, rows: int) -> None:
+    """Check that passes of at most ``rows`` rows have the ``least`` rows that a decoder needs.
+
+    Raises:
+        UnsupportedError: they have fewer.
+    """
+    if least > rows:
         raise UnsupportedError(
-            f"the rows of this decoder are {recipe.name}, {recipe.least} in a pass, and passes have {rows} rows here; raise "
-            "--ctx-size or --memory-budget"
+            f"this decoder needs passes of {least} rows, and the context and the device leave {rows}; give a larger "
+            "--ctx-size, another --device or another --decoder"
         )

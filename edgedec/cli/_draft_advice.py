@@ -50,14 +50,11 @@ class Fit:
 def advise(options: PlanOptions, *, drafts: Sequence[str], text: Path | None, plot: Path | None, json: bool) -> None:
     """Carry out ``--advise-draft``."""
     from edgedec.cli._plot import check_plot
+    from edgedec.runtime.decoders import DEFAULT
     from edgedec.runtime.planning.draft_advice import advise_draft
     from edgedec.runtime.session.model_folder import open_model
 
-    if (
-        options.spec_type not in ("none", "model")
-        or options.model_draft is not None
-        or options.decoder != "autoregressive"
-    ):
+    if options.spec_type not in ("none", "model") or options.model_draft is not None or options.decoder != DEFAULT:
         raise UsageError("--advise-draft is about drafts of --spec-type model that need not exist: leave out -md, "
                          "--spec-type and --decoder; --draft gives drafts to measure")  # fmt: skip
     if text is not None and not drafts:

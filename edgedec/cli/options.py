@@ -314,7 +314,7 @@ DecoderName = Annotated[
         "--decoder",
         metavar="NAME",
         help=f"Writer of the tokens: {' or '.join(names('edgedec.runtime.decoders'))}. Options follow a colon, as in "
-        "NAME:OPTION=VALUE,OPTION=VALUE.",
+        "NAME:OPTION=VALUE,OPTION=VALUE. With some the text is not the model's alone, as the answer's figures say.",
     ),
 ]
 TreeNodes = Annotated[

@@ -62,6 +62,7 @@ from edgedec.cli.options import (
     resolve_model,
 )
 from edgedec.errors import BudgetError, UsageError
+from edgedec.runtime.decoders import DEFAULT
 
 if TYPE_CHECKING:
     from edgedec.memory.budget import Budget
@@ -107,7 +108,7 @@ class PlanOptions:
     spec_tree: SpecTree = "chain"
     tree_nodes: TreeNodes = 0
     verifier: VerifierName = "match"
-    decoder: DecoderName = "autoregressive"
+    decoder: DecoderName = DEFAULT
     device: Device = "cpu"
     board: Board = None
     configuration: Configuration = None

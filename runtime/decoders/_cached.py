@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edgedec.errors import EdgedecError, UsageError
+from edgedec.errors import EdgedecError, UnsupportedError, UsageError
 from edgedec.runtime.capabilities import SnapshotState
 from edgedec.runtime.decoders._plugin import DecoderFigures
 from edgedec.runtime.engine.engine import Engine
@@ -30,7 +30,7 @@ from edgedec.runtime.protocols import (
 )
 from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.rounds.statistics import Rounds
-from edgedec.runtime.row_recipe import CAUSAL, RowRecipe, check_recipe, common_prefix, reachable
+from edgedec.runtime.row_recipe import CAUSAL, RowRecipe, check_recipe, check_rows, common_prefix, reachable
 from edgedec.runtime.sampling.logprobs import TokenLogprobs
 
 __all__ = ["CachedDecoder", "PromptSequence", "check_prompt"]
@@ -50,6 +50,7 @@ class CachedDecoder(ABC):
         cost: expected duration of passes.
         rounds: statistics of the rounds of the last request.
         recipe: recipe of the committed rows.
+        least_rows: number of rows that a pass of a text needs at least.
     """
 
     target: Target
@@ -59,6 +60,7 @@ class CachedDecoder(ABC):
     cost: ObservedCost = field(default_factory=ObservedCost)
     rounds: Rounds = field(default_factory=Rounds)
     recipe: RowRecipe = CAUSAL
+    least_rows: int = 1
 
     @property
     @abstractmethod
@@ -123,13 +125,21 @@ class CachedDecoder(ABC):
         return rows
 
     def check(self, request: Request) -> None:
-        """Check that the prompt fits the context, and that passes have as many rows as the recipe needs.
+        """Check that the prompt fits the context, and that passes have as many rows as the decoder needs.
 
         Raises:
-            EdgedecError: it is empty or leaves no room for an answer, or passes have fewer rows.
+            EdgedecError: it is empty or leaves no room for an answer.
+            UnsupportedError: passes have fewer rows, or log-probabilities of the prompt are asked for, and its rows depend
+                on later tokens.
         """
         check_prompt(request.prompt, request.limits)
-        check_recipe(self.recipe, self.target.info, request.limits.nodes)
+        check_recipe(self.recipe, self.target.info)
+        check_rows(max(self.least_rows, self.recipe.least), request.limits.nodes)
+        if request.prompt_logprobs and self.recipe.least > 1:
+            raise UnsupportedError(
+                f"the rows of this decoder are {self.recipe.name}, so that the tokens of a prompt have no log-probabilities "
+                "given those before them; leave them out (echo with logprobs), or use another --decoder"
+            )
 
 
 def check_prompt(prompt: I32, limits: Limits) -> None:
@@ -176,12 +186,13 @@ class PromptSequence(ABC):
         self._ids[: len(prompt)] = prompt
         self.prompt_logprobs: list[TokenLogprobs] = []
         self._rows_read = 0  # rows of the last pass over the prompt
+        self._waits = False  # True: the room of this step was too small for a pass of the text
         ids = (prompt if request.row_tap else prompt[:-1]).tolist()
         self._rows_to_read = len(ids) if request.row_tap else decoder.recipe.whole(len(ids))
         common = 0 if request.reads_all else min(common_prefix(ids, decoder.cached), decoder.known_rows(request))
         self.kept = decoder.keep(common)  # fewer if a window or a recurrence has lost rows, which then run again
         self._snapshots_at: set[int] = set()
-        for length in (common, decoder.branch, self._rows_to_read):
+        for length in (decoder.recipe.whole(common), decoder.branch, self._rows_to_read):
             if length >= self.kept + _LEAST_SNAPSHOT:
                 self.keep_snapshot(length)
         decoder.branch = 0
@@ -204,12 +215,7 @@ class PromptSequence(ABC):
     @property
     def least_rows(self) -> int:
         """Number of rows that the next pass needs at least."""
-        return self._cached_decoder.recipe.least if self.reading else self.least_text_rows
-
-    @property
-    def least_text_rows(self) -> int:
-        """Number of rows that a pass of the text needs at least; 1, unless overridden."""
-        return 1
+        return self._cached_decoder.recipe.least if self.reading else self._cached_decoder.least_rows
 
     @property
     def unread(self) -> int:
@@ -231,7 +237,8 @@ class PromptSequence(ABC):
             work = yield from self._prompt_pass(room.rows)
             if self.reading:
                 return work
-        return None if self.ended else (yield from self.next_tree(room))
+        self._waits = room.rows < self.least_rows  # the room was that of a pass over the prompt
+        return None if self.ended or self._waits else (yield from self.next_tree(room))
 
     def _prompt_pass(self, rows: int) -> Drafting[Pass | None]:
         """Return the next pass over the prompt; None if the cache holds all of it, or the sequence has ended.
@@ -293,7 +300,7 @@ class PromptSequence(ABC):
 
     def take(self, result: PassResult | None) -> list[Token]:
         """Take the result of the last pass, or None if ``next_pass`` returned none, and return the tokens that follow."""
-        if self.ended:
+        if self.ended or self._waits:
             return []
         if self.reading:
             if result is not None:

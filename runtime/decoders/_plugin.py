@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from edgedec.runtime.protocols import Drafter, State, Target
     from edgedec.runtime.rounds.cost import ObservedCost
 
-__all__ = ["DECODERS", "DEFAULT", "ChosenDecoder", "DecoderFigures", "DecoderParts", "DecoderTraits", "choose_decoder"]
+__all__ = ["DECODERS", "ChosenDecoder", "DecoderFigures", "DecoderParts", "DecoderTraits", "choose_decoder"]
 
 DECODERS = "edgedec.runtime.decoders"
-DEFAULT = "autoregressive"  # the decoder of a run that names none
+# Types of options, each with what a message calls a value.
 _KINDS: Mapping[str, tuple[type, str]] = {
     "int": (int, "a whole number"),
     "float": (float, "a number"),
@@ -58,6 +58,11 @@ class DecoderTraits:
     result_rows: Literal["tree", "all"] = "tree"
     least_rows: int = 1
     recipe: RowRecipe = CAUSAL
+
+    @property
+    def least(self) -> int:
+        """Rows that any pass needs at least, of a prompt or of a text."""
+        return max(self.least_rows, self.recipe.least)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +109,16 @@ class ChosenDecoder:
 
     Members:
         name: name of its file.
-        module: the file.
         options: an object of its class ``OPTIONS``; None if it has none.
     """
 
     name: str
-    module: ModuleType
     options: Any
+
+    @property
+    def module(self) -> ModuleType:
+        """The file."""
+        return load(DECODERS, self.name)
 
     @property
     def traits(self) -> DecoderTraits:
@@ -125,6 +133,7 @@ class ChosenDecoder:
             EdgedecError: its parts do not fit.
         """
         decoder: CachedDecoder = self.module.create(parts, self.options)
+        decoder.recipe, decoder.least_rows = self.traits.recipe, self.traits.least_rows
         return decoder
 
 
@@ -132,7 +141,7 @@ def choose_decoder(text: str) -> ChosenDecoder:
     """Return the decoder that a value of ``--decoder`` names.
 
     Args:
-        text: a name, or a name, a colon and options, such as "switch:entropy=2,window=4".
+        text: a name, or a name, a colon and options: "NAME:OPTION=VALUE,OPTION=VALUE".
 
     Raises:
         UsageError: no decoder has this name, it lacks one of the options, or a value is out of range.
@@ -146,7 +155,7 @@ def choose_decoder(text: str) -> ChosenDecoder:
     if kind is None:
         if colon:
             raise UsageError(f"--decoder {name} has no options, and {rest!r} is given; leave it out")
-        return ChosenDecoder(name=name, module=module, options=None)
+        return ChosenDecoder(name=name, options=None)
     assert isinstance(kind, type)
     assert is_dataclass(kind)
     types = {field.name: str(field.type) for field in fields(kind)}
@@ -156,6 +165,8 @@ def choose_decoder(text: str) -> ChosenDecoder:
         if option not in types or not equals or option in values:
             shown = ", ".join(f"{field.name}={field.default}" for field in fields(kind))
             why = "is given twice" if option in values else "is not one of its options"
+            if option in types and not equals:
+                why = "has no value"
             raise UsageError(
                 f"--decoder {name}: {item!r} {why}; they are {shown}, written as {name}:OPTION=VALUE with commas between"
             )
@@ -164,4 +175,4 @@ def choose_decoder(text: str) -> ChosenDecoder:
             values[option] = convert(value)
         except ValueError:
             raise UsageError(f"--decoder {name}: {option} must be {wanted}, not {value!r}") from None
-    return ChosenDecoder(name=name, module=module, options=kind(**values))
+    return ChosenDecoder(name=name, options=kind(**values))

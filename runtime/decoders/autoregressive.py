@@ -1,4 +1,4 @@
-"""The decoder that writes a text round by round (``round.py``), with the measurements that it keeps from text to text.
+"""The decoder that writes a text in rounds (``runtime/rounds/round.py``), with what it measures from text to text.
 
 The engine (``runtime/engine``) calls a sequence for one text or for many, whose passes it submits together. Between
 submitting a pass and waiting for its result the host may grow the next tree (``runtime/rounds/ahead.py``).
@@ -19,7 +19,7 @@ from edgedec.plugins import load
 from edgedec.runtime.capabilities import TappedDraft
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders._plugin import DecoderParts, DecoderTraits
-from edgedec.runtime.drafting import expanding, reading, take_taps, tapped
+from edgedec.runtime.drafting import expanding, keep_taps, reading, take_taps, tapped
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -119,7 +119,7 @@ class AutoregressiveDecoder(CachedDecoder):
 
     def known_rows(self, request: Request) -> int:
         """Return the number of the prompt's first rows of which the draft has the target's values."""
-        if not graph_taps(self.drafter.taps):
+        if not request.limits.depth or not graph_taps(self.drafter.taps):
             return super().known_rows(request)
         return tapped(self.open_draft(request.limits), request.prompt)
 
@@ -156,6 +156,8 @@ class AutoregressiveSequence(PromptSequence):
         self._clock = RoundClock(time.perf_counter)
         self._compiled: CompiledText | None = None
         self._tree: TokenTree | None = None  # the tree of this round; None before the first one
+        if self.prompt_taps:
+            keep_taps(decoder.open_draft(self._limits), self._ids[: self.kept])
 
     def read_draft(self, rows: int) -> Drafting[bool]:
         """Open the draft and let its model read a part of the prompt. The time that this takes belongs to no round."""
@@ -167,8 +169,8 @@ class AutoregressiveSequence(PromptSequence):
 
     @property
     def prompt_taps(self) -> tuple[str, ...]:
-        """Names of the values that the draft needs for the rows of the prompt."""
-        return self._decoder.target_taps if self._limits.depth else ()
+        """Names of the values that the draft needs for the rows of the prompt, if a text follows."""
+        return self._decoder.target_taps if self._limits.depth and not self.request.row_tap else ()
 
     def take_taps(self, ids: I32, taps: Mapping[str, F32]) -> None:
         """Hand the draft the values of rows of the prompt."""
@@ -263,7 +265,7 @@ class AutoregressiveSequence(PromptSequence):
     def _compile(self) -> None:
         """Prepare the rounds of the compiled loop, if it knows all of their parts."""
         target, self._compiled = self._decoder.target, None
-        if not self._decoder.overlaps:
+        if not self._decoder.overlaps and not self._decoder.target_taps:
             self._compiled = compiled_text(target, self.request, self._draft, self._limits, self._ids)
 
     def _is_compiled(self, target: Target) -> bool:

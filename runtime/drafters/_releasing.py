@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from edgedec.runtime.capabilities import CompiledParts
+from edgedec.runtime.capabilities import CompiledParts, TappedDraft
 from edgedec.runtime.drafters._text import NOTHING
-from edgedec.runtime.drafting import BatchedDraft, expanding, reading, take_taps, tapped
+from edgedec.runtime.drafting import BatchedDraft, expanding, keep_taps, reading, take_taps, tapped
 from edgedec.runtime.loop.drafts import DraftHandle
 from edgedec.runtime.protocols import (
     F32,
@@ -99,9 +99,11 @@ class _ReleasingDraft(BatchedDraft, CompiledParts[DraftHandle]):
     def __init__(self, target: TargetInfo, limits: Limits, cost: CostModel) -> None:
         self._target, self._limits, self._cost = target, limits, cost
         self.inner: Draft | None = None
+        self._waits = False  # True: the other draft lacks values of rows of this text, and waits for the next one
 
     def open(self, drafter: Drafter) -> None:
         self.inner = drafter.open(self._target, self._limits, self._cost)
+        self._waits = isinstance(self.inner, TappedDraft)
 
     @property
     def compiled(self) -> DraftHandle | None:
@@ -109,19 +111,24 @@ class _ReleasingDraft(BatchedDraft, CompiledParts[DraftHandle]):
         return self.inner.compiled if isinstance(self.inner, CompiledParts) else None
 
     def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
-        if self.inner is None:
+        if self.inner is None or self._waits:
             return [NOTHING] * len(nodes)
         return (yield from expanding(self.inner, text, tree, nodes))
 
     def reading(self, text: I32, rows: int) -> Drafting[bool]:
-        return self.inner is None or (yield from reading(self.inner, text, rows))
+        return self.inner is None or self._waits or (yield from reading(self.inner, text, rows))
 
     def tapped(self, ids: I32) -> int:
         return len(ids) if self.inner is None else tapped(self.inner, ids)
 
+    def keep_taps(self, ids: I32) -> None:
+        self._waits = False
+        keep_taps(self.inner, ids)
+
     def take_taps(self, ids: I32, taps: Mapping[str, F32]) -> None:
-        take_taps(self.inner, ids, taps)
+        if not self._waits:
+            take_taps(self.inner, ids, taps)
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
-        if self.inner is not None:
+        if self.inner is not None and not self._waits:
             self.inner.observe(tree, outcome)

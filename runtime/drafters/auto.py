@@ -29,7 +29,7 @@ from edgedec.runtime.capabilities import FilingDrafter
 from edgedec.runtime.drafters import copy, model, ngram, stand
 from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.drafters._text import Confirmed
-from edgedec.runtime.drafting import BatchedDraft, expanding, reading, take_taps, tapped
+from edgedec.runtime.drafting import BatchedDraft, expanding, keep_taps, reading, take_taps, tapped
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -116,6 +116,11 @@ class _AutoDraft(BatchedDraft):
     def tapped(self, ids: I32) -> int:
         """Return the rows of which all candidates have the target's values."""
         return min(tapped(candidate.draft, ids) for candidate in self._candidates)
+
+    def keep_taps(self, ids: I32) -> None:
+        """Tell the candidates which rows the cache has."""
+        for candidate in self._candidates:
+            keep_taps(candidate.draft, ids)
 
     def take_taps(self, ids: I32, taps: Mapping[str, F32]) -> None:
         """Hand the candidates the target's values of rows of the prompt."""

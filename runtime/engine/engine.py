@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from edgedec.errors import EdgedecError
 from edgedec.runtime.drafting import together
 from edgedec.runtime.engine.chunk_size import ChunkSize
 from edgedec.runtime.protocols import Pass, PassResult, Room, Target, Token, TokenSequence
@@ -193,7 +194,10 @@ class Engine:
             rooms.append((sequence, self._room(sequence, rows)))
             left -= rows
         parts = _ask(rooms)
-        return parts + self._read(reading, sum([part.rows for part in parts]))
+        parts += self._read(reading, sum([part.rows for part in parts]))
+        if not parts and order:
+            raise EdgedecError(f"no sequence fits into a pass of {self._rows} rows; open the target with wider passes")
+        return parts
 
     def _read(self, reading: Sequence[TokenSequence], used: int) -> list[Progress]:
         """Ask sequences that read their prompts for their passes, beside ``used`` rows of texts that are being written."""

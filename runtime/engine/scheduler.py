@@ -294,10 +294,12 @@ class Scheduler:
                 idle = [decoder for decoder in self.decoders if decoder not in busy]
                 if not idle or not self._fits(task):
                     return
-                if self._waits_for_prefix(task):
+                decoder = max(idle, key=lambda one: one.known_rows(task.request))
+                wanted = task.prompt[: decoder.known_rows(task.request)]
+                if self._waits_for_prefix(task, wanted):
                     continue
-                task.decoder = idle[0]
-                rows = self._cache.take(task.prompt, self._used())
+                task.decoder = decoder
+                rows = self._cache.take(wanted, self._used())
                 task.decoder.state, task.decoder.cached, task.decoder.branch = rows.state, rows.ids, rows.branch
             else:
                 task.decoder = self.decoders[0]
@@ -331,8 +333,8 @@ class Scheduler:
             return True
         return sum(map(self._worst, self._running)) + self._worst(task) <= self._limits.cache_rows
 
-    def _waits_for_prefix(self, task: Task) -> bool:
-        """Return whether a prompt that is being read will have a longer common prefix than there is now.
+    def _waits_for_prefix(self, task: Task, wanted: list[int]) -> bool:
+        """Return whether a prompt that is being read will have a longer beginning of ``wanted`` than there is now.
 
         Once its common rows were read there is no reason to wait: they are there now, or a window has dropped some of them.
         The text that is read keeps a snapshot of its recurrent states there.
@@ -340,11 +342,11 @@ class Scheduler:
         assert self._cache is not None
         if not self._shared or task.request.reads_all:
             return False
-        now = self._cache.longest(task.prompt, self._used())
+        now = self._cache.longest(wanted, self._used())
         for other in self._running:
             if not (other.decoder and other.sequence and other.sequence.reading) or other.parked is not None:
                 continue
-            common = other.decoder.recipe.whole(common_prefix(task.prompt, other.prompt))
+            common = other.decoder.recipe.whole(common_prefix(wanted, other.prompt))
             if common >= max(_LEAST_SHARED, now + 1, other.decoder.state.length + 1):
                 other.sequence.keep_snapshot(common)
                 return True

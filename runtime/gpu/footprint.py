@@ -45,7 +45,7 @@ def gpu_footprint(
 
 def _pipelines(bundle: Bundle, layout: ProgramLayout, kv_bits: int) -> int:
     """Return the number of different kernels of a program, which its limits do not change."""
-    key = ("gpu_pipelines", kv_bits, layout.embeds_only)
+    key = ("gpu_pipelines", kv_bits, layout.embeds_only, tuple(layout.taps))
     if key not in bundle.derived:
         bundle.derived[key] = len(lower(layout, _SMALL, fused=True).kernels)
     count: int = bundle.derived[key]

@@ -21,7 +21,7 @@ from edgedec.runtime.planning.estimates import DiskReads, pass_seconds, tokens_p
 from edgedec.runtime.planning.speculation import SpecConfig, create_drafter, run_taps
 from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.run_sizes import MOST_ROWS, run_rows
+from edgedec.runtime.run_sizes import MOST_ROWS
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds, TargetModule, host_device, share_tables
 
@@ -128,8 +128,7 @@ class Planner:
     def _sizes(self, choice: RunChoice, ctx_size: int) -> Limits:
         """Return the limits of a run with all weights in memory."""
         widest = self.module.bounds(self.bundle, self.settings.device, ctx_size).rows or MOST_ROWS
-        decoder = choice.spec.writes.traits
-        least = max(choice.spec.nodes, decoder.least_rows, decoder.recipe.least)
+        least = max(choice.spec.nodes, choice.spec.writes.traits.least)
         rows = min(max(choice.rows, least), ctx_size, widest)
         depth = min(choice.spec.draft_max, choice.spec.nodes - 1, rows - 1)
         limits = Limits(nodes=rows, depth=depth, positions=ctx_size, value_rows=self.settings.value_rows)
@@ -180,10 +179,12 @@ class Planner:
         rows = limits.nodes if decoder.result_rows == "all" else min(choice.spec.nodes, limits.nodes)
         if self.settings.sequences > 1:
             rows = limits.batch_rows
-        request = self.settings.target_request(limits, kv_bits=choice.kv_bits, result_rows=rows)
+        guesser = self.drafter(choice)
+        taps = run_taps(self.bundle, guesser, embeddings=self.settings.embeddings)
+        tap_bytes(self.bundle, taps)  # refuses values that the model lacks
+        request = self.settings.target_request(limits, kv_bits=choice.kv_bits, taps=taps, result_rows=rows)
         target = self.module.footprint(self.bundle, request)
         # The limits are those of all rows, because a draft model reads prompts in such passes.
-        guesser = self.drafter(choice)
         drafter = dict(guesser.footprint(limits))
         check_items(target, f"--device {self.settings.device}")
         name = choice.spec.drafter
@@ -207,15 +208,10 @@ class Planner:
                 + _NODE_BYTES * choice.spec.nodes
                 + _TEXT_BYTES * limits.positions
                 + (self.settings.sequences - 1) * _SEQUENCE_BYTES
+                + self.settings.sequences * (limits.depth + 1) * tap_bytes(self.bundle, taps)  # values of accepted paths
             ),
-            **self._tap_items(guesser, limits),
             **self.beside,
         }
-
-    def _tap_items(self, drafter: Drafter, limits: Limits) -> dict[str, int]:
-        """Return the bytes of the values that passes return, beside logits; none if nobody reads any."""
-        taps = run_taps(self.bundle, drafter, embeddings=self.settings.embeddings)
-        return {"taps": run_rows(limits) * tap_bytes(self.bundle, taps)} if taps else {}
 
     def total(self, choice: RunChoice, ctx_size: int) -> int:
         return charged_bytes(self.items(choice, ctx_size))

@@ -26,6 +26,7 @@ from edgedec.runtime.kv_precision import automatic_bits
 from edgedec.runtime.planning.planner import PASS_ROWS, Planner, RunChoice, run_choices
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Limits
+from edgedec.runtime.row_recipe import check_rows
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import Bounds, check_kv_bits, driver_bytes, target_module
 from edgedec.runtime.targets._footprint import RUNTIME
@@ -98,6 +99,7 @@ def make_plan(
     low = settings.ctx_size or min(high, SMALLEST_CONTEXT)
     choice, context = planner.best(choices, low, high)
     items, limits = planner.items(choice, context), planner.limits(choice, context)
+    check_rows(spec.writes.traits.least, limits.nodes)
     total = charged_bytes(items)
     fits = budget_bytes is None or total <= budget_bytes
     disk = planner.disk_use(choice, context) if fits else None

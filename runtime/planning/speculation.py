@@ -13,7 +13,8 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.host.spelling import must_be_one_of
 from edgedec.plugins import load, names
-from edgedec.runtime.decoders._plugin import DEFAULT, ChosenDecoder, choose_decoder
+from edgedec.runtime.decoders import DEFAULT
+from edgedec.runtime.decoders._plugin import ChosenDecoder, choose_decoder
 from edgedec.runtime.model_graph import last_layer
 from edgedec.runtime.protocols import Drafter, TreePolicy, Verifier
 from edgedec.runtime.sampling.target_top import graph_taps
@@ -47,8 +48,8 @@ class SpecConfig:
         draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
         tree_nodes: maximum number of nodes of a tree, 2 to 64, including its root; 0: ``draft_max`` + 1.
         verifier: name of a file of runtime/verifiers (``--verifier``); at temperature 0 ``greedy`` is used in its place.
-        decoder: name of a file of runtime/decoders (``--decoder``), with its options after a colon, such as
-            "switch:entropy=2,window=4".
+        decoder: name of a file of runtime/decoders (``--decoder``), with its options after a colon:
+            "NAME:OPTION=VALUE,OPTION=VALUE".
         samples: number of texts of one prompt that the session will write, at least 1. ``auto`` considers ``stand`` if
             there are several. No text depends on it.
 
@@ -109,9 +110,10 @@ class SpecConfig:
         """Check that the decoder takes the drafter, and uses what else is given."""
         name, traits = self.writes.name, self.writes.traits
         if traits.drafters and self.drafter not in traits.drafters:
+            named = self.drafter != "none"
             raise UsageError(
-                f"--decoder {name} takes --spec-type {' or '.join(traits.drafters)}, not {self.drafter_name}; leave "
-                "--spec-type out"
+                f"--decoder {name} takes --spec-type {' or '.join(traits.drafters)}, not {self.drafter_name}"
+                + ("; leave --spec-type out" if named else "; give a draft model with -md")
             )
         for option, value, default in (
             ("--spec-tree", self.policy, SpecConfig.policy),

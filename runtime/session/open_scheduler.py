@@ -69,7 +69,6 @@ def open_scheduler(
             tree_nodes=spec.nodes,
         )
         decoder = writes.create(parts)
-        decoder.recipe = writes.traits.recipe
         decoder.open_draft(run.limits)
         decoders.append(decoder)
     engine = Engine(

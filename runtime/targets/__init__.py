@@ -190,7 +190,7 @@ def load_target(
     check_kv_bits(module, request.device, request.kv_bits, bundle)
     target = module.create(bundle, request)
     try:
-        check_recipe(request.recipe, target.info, request.limits.nodes)
+        check_recipe(request.recipe, target.info)
     except UnsupportedError:
         if isinstance(target, ClosableTarget):
             target.close()

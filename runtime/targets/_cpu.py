@@ -39,6 +39,7 @@ from edgedec.runtime.protocols import F32, Bytes, CostModel, Limits, Pass, PassR
 from edgedec.runtime.run_sizes import recurrent_slots, run_rows
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
 from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
+from edgedec.runtime.targets._footprint import tap_items
 from edgedec.runtime.targets._lending import CpuLender
 from edgedec.runtime.targets._pass_arrays import PassArrays, PassBuffers
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
@@ -152,7 +153,8 @@ class CpuTarget(CompiledParts[CpuLender]):
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of memory that a run within ``limits`` takes."""
-        return cpu_footprint(self.bundle, limits, threads=self._threads, kv_bits=self._kv_bits)
+        own = cpu_footprint(self.bundle, limits, threads=self._threads, kv_bits=self._kv_bits)
+        return {**own, **tap_items(self.bundle, limits, self._taps)}
 
     @property
     def key_counts(self) -> KeyCounts | None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from edgedec.bundle.bundle import Bundle
 from edgedec.graph.graph import Graph, KvState
 from edgedec.graph.ops import Attention, Embed, Hadamard, Rope
-from edgedec.runtime.model_graph import embedding_name
+from edgedec.runtime.model_graph import embedding_name, tap_bytes
+from edgedec.runtime.protocols import Limits
+from edgedec.runtime.run_sizes import run_rows
 
 __all__ = [
     "ONCE",
@@ -21,6 +26,7 @@ __all__ = [
     "rotary_bytes",
     "rotary_tables",
     "selection_bytes",
+    "tap_items",
     "transform_bytes",
     "widest_value",
 ]
@@ -82,6 +88,17 @@ def selection_bytes(state: KvState, positions: int) -> int:
     cache = chosen * (elements + 8)
     records = chosen * (8 + state.value_bytes + 4) if state.offload else 0
     return lists + cache + records + 4 * _BLOCK_ROWS * 2 * (state.head_dim + chosen) + 4 * (2 * state.head_dim + chosen)
+
+
+def tap_items(bundle: Bundle, limits: Limits, taps: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of the values that passes return beside logits, for a footprint; none if there are no ``taps``.
+
+    The values lie in buffers of their own, and operations that would write their result over such a value need another one.
+
+    Raises:
+        UnsupportedError: the model has no such value for every row.
+    """
+    return {"taps": 2 * run_rows(limits) * tap_bytes(bundle, taps)} if taps else {}
 
 
 def rotary_tables(graph: Graph) -> set[tuple[tuple[float, ...], float]]:

@@ -429,7 +429,13 @@ class _Module:
         return board_memories(config, buffers, self.options, request.device)
 
     def footprint(self, bundle: Bundle, request: TargetRequest) -> Bytes:
-        """Return the bytes of the device's buffers and of the embedding, whose rows the host sends."""
+        """Return the bytes of the device's buffers and of the embedding, whose rows the host sends.
+
+        Raises:
+            UnsupportedError: ``request.taps`` names values, of which the accelerator returns none.
+        """
+        if request.taps:
+            raise _no_taps(request.taps)
         positions = request.limits.positions
         sizes = buffer_bytes(bundle, self.options, positions)
         buffers = _items(sizes, ring_bytes(bundle, self.options, positions))

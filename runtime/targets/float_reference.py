@@ -17,6 +17,7 @@ from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassR
 from edgedec.runtime.run_sizes import recurrent_bytes, reserved_rows
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds
+from edgedec.runtime.targets._footprint import tap_items
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.runtime.targets._unlimited import memories
 from edgedec.runtime.visibility import unpack
@@ -71,7 +72,7 @@ class _ReferenceTarget:
         )
 
     def footprint(self, limits: Limits) -> Bytes:
-        return footprint(self.bundle, TargetRequest(limits=limits))
+        return footprint(self.bundle, TargetRequest(limits=limits, taps=self.info.taps))
 
     def open(self, limits: Limits) -> State:
         return _ReferenceState(self.model.new_cache(slack=self.limits.nodes))
@@ -128,6 +129,7 @@ def footprint(bundle: Bundle, request: TargetRequest) -> Bytes:
         **recurrent_bytes(graph, limits),
         "workspace": 16 * largest,
         "logits": 4 * vocab * limits.nodes,
+        **tap_items(bundle, limits, request.taps),
     }
 
 

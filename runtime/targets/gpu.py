@@ -92,7 +92,7 @@ class GpuTarget:
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of memory that a run within ``limits`` takes."""
-        return gpu_footprint(self.bundle, limits, kv_bits=self._kv_bits)
+        return gpu_footprint(self.bundle, limits, kv_bits=self._kv_bits, taps=self.info.taps)
 
     @property
     def free_rows(self) -> int:
@@ -329,7 +329,11 @@ def _all_quantized(operations: Sequence[Any]) -> bool:
 def footprint(bundle: Bundle, request: TargetRequest) -> Bytes:
     """Return the charged bytes by item, which are those of the program's buffers and of the driver's objects."""
     return gpu_footprint(
-        bundle, request.limits, kv_bits=request.kv_bits or KV_CHOICES[0], result_rows=request.result_rows
+        bundle,
+        request.limits,
+        kv_bits=request.kv_bits or KV_CHOICES[0],
+        taps=request.taps,
+        result_rows=request.result_rows,
     )
 
 

@@ -22,7 +22,7 @@ from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, cpu_footprint, value_file_use
 from edgedec.runtime.targets._cpu_weights import least_weights
-from edgedec.runtime.targets._footprint import rotary_tables
+from edgedec.runtime.targets._footprint import rotary_tables, tap_items
 
 __all__ = [
     "bounds",
@@ -38,18 +38,20 @@ __all__ = [
 
 def footprint(bundle: Bundle, request: TargetRequest) -> Bytes:
     """Return the charged bytes by item on the CPU."""
+    taps = tap_items(bundle, request.limits, request.taps)
     if _kernels(request.device):
-        return cpu_footprint(
+        own = cpu_footprint(
             bundle,
             request.limits,
             threads=request.threads,
             kv_bits=request.kv_bits,
             result_rows=request.result_rows,
         )
+        return {**own, **taps}
     check_portable(request.device)
     from edgedec.runtime.targets._portable import portable_footprint
 
-    return portable_footprint(bundle, request.limits, result_rows=request.result_rows)
+    return {**portable_footprint(bundle, request.limits, result_rows=request.result_rows), **taps}
 
 
 def import_libraries(device: str) -> None:

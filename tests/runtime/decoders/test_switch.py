@@ -200,7 +200,7 @@ def test_entropy_equals_the_definition() -> None:
         ("entropy=1,entropy=1", "'entropy=1' is given twice; they are entropy=2.0, window=1, written as"),
         (
             "entropy",
-            "'entropy' is not one of its options; they are entropy=2.0, window=1, written as switch:OPTION=VALUE",
+            "'entropy' has no value; they are entropy=2.0, window=1, written as switch:OPTION=VALUE",
         ),
         ("", "'' is not one of its options"),
         ("temp=1", "'temp=1' is not one of its options"),

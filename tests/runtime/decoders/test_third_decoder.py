@@ -8,6 +8,7 @@ causal rows in its place the same run gives something else.
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -89,6 +90,9 @@ def end(session: Session, *streams: AnswerStream) -> list[Written]:
     """Write all texts to their ends."""
     while not all(stream.ended for stream in streams):
         session.scheduler.step()
+    for stream in streams:
+        stream.take()
+        stream.take()  # an error follows the pieces
     return [
         [(token, one.logprob) for token, one in zip(stream.answer.tokens, stream.answer.logprobs, strict=True)]
         for stream in streams
@@ -210,6 +214,44 @@ def test_a_target_without_its_masks_refuses_the_decoder() -> None:
     message = "the rows of this decoder are blocks of 4, which takes masks of the form 'any', and this target computes"
     with pytest.raises(UnsupportedError, match=message):
         Session.open("demo-hybrid", threads=1, ctx_size=64, spec=SpecConfig(decoder="block"))
+
+
+@pytest.mark.parametrize("least", [4, 8])
+def test_texts_that_need_many_rows_share_passes(path: Path, least: int) -> None:
+    """Prompts need 4 rows, and texts ``least``: each text is the one alone, and gets that many rows."""
+    with Runs(path, path).open(sequences=8) as session:
+        for decoder in session.scheduler.decoders:
+            decoder.least_rows = least
+        prompts = [f"{name} went into the wood" for name in ("Anna", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hal")]
+        alone = [end(session, begin(session, prompt))[0] for prompt in prompts]
+        rooms = list[int]()
+        plugin = load(DECODERS, "block")
+        whole = plugin.BlockSequence.next_tree
+
+        def seen(self: Any, room: Any) -> Any:
+            rooms.append(room.rows)
+            return whole(self, room)
+
+        plugin.BlockSequence.next_tree = seen
+        assert end(session, *(begin(session, prompt) for prompt in prompts)) == alone
+        assert min(rooms) >= least
+
+
+def test_passes_with_too_few_rows_are_refused_by_name(path: Path) -> None:
+    with pytest.raises(
+        UnsupportedError, match="this decoder needs passes of 4 rows, and the context and the device leave 3"
+    ):
+        Session.open(path, threads=1, ctx_size=3, spec=SpecConfig(decoder="block"))
+
+
+def test_log_probabilities_of_a_prompt_are_refused_by_name(path: Path) -> None:
+    message = "the rows of this decoder are blocks of 4, so that the tokens of a prompt have no log-probabilities"
+    with Runs(path, path).open() as session, pytest.raises(UnsupportedError, match=message):
+        session.generate(STORY, n_predict=2, logprobs=0, prompt_logprobs=True)
+
+
+def test_settings_with_a_decoder_can_be_copied_to_other_processes() -> None:
+    assert pickle.loads(pickle.dumps(SpecConfig(decoder="block:filler=3"))) == SpecConfig(decoder="block:filler=3")
 
 
 def test_a_decoder_that_makes_no_guesses_takes_no_drafter() -> None:

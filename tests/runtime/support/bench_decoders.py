@@ -59,9 +59,7 @@ class Pair:
             cost=ObservedCost(target.cost_model),
             vocab_limit=VOCAB,
         )
-        decoder = chosen.create(parts)
-        decoder.recipe = chosen.traits.recipe
-        return decoder
+        return chosen.create(parts)
 
 
 def make_pair(folder: Path, *, tokenizer_json: str | None = None, **small: Any) -> Pair:

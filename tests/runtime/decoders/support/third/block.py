@@ -82,10 +82,6 @@ class BlockSequence(PromptSequence):
         self._decoder = decoder
         decoder.blocks = 0
 
-    @property
-    def least_text_rows(self) -> int:
-        return BLOCK
-
     def read_draft(self, rows: int) -> Drafting[bool]:
         yield from ()
         return True
