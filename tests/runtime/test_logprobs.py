@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from edgedec.errors import UsageError
+from edgedec.errors import DeviceError, UsageError
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import F32, I32, Pass
+from edgedec.runtime.sampling.likeliest import find_likeliest
 from edgedec.runtime.sampling.logprobs import processed_logprobs, token_logprobs
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.answer import Answer
 from edgedec.runtime.session.session import Session
 
+SUM_ERROR = 2.0**-25  # absolute error of ``log_sum``, as its module promises
 PROMPT = "Once upon a time there was a"
 
 
@@ -20,10 +25,53 @@ def test_the_figures_are_those_of_a_softmax_over_the_ids_of_the_tokenizer() -> N
     row = np.array([1.0, 3.0, 3.0, -np.inf, 50.0], np.float32)
     figures = token_logprobs(row, 0, top=3, vocab=4)
     total = np.log(np.exp([1.0, 3.0, 3.0]).sum())
-    assert figures.logprob == pytest.approx(1 - total, abs=1e-12)
+    assert figures.logprob == pytest.approx(1 - total, abs=SUM_ERROR)
     assert [token for token, _ in figures.top] == [1, 2, 0]  # the lower of two equal ones is first
-    assert [value for _, value in figures.top] == pytest.approx([3 - total, 3 - total, 1 - total], abs=1e-12)
+    assert [value for _, value in figures.top] == pytest.approx([3 - total, 3 - total, 1 - total], abs=SUM_ERROR)
     assert token_logprobs(row, 3, top=0, vocab=4).logprob == -np.inf
+
+
+@given(
+    hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(-9, 9, width=32).map(round)),
+    st.integers(1, 45),
+    st.integers(0, 20),
+    st.data(),
+)
+def test_figures_from_the_likeliest_tokens_are_those_of_whole_rows(
+    row: F32, k: int, top: int, data: st.DataObject
+) -> None:
+    found = find_likeliest(row[None], k, len(row), log_sum=True)
+    assert found is not None
+    token = int(data.draw(st.sampled_from(found.ids[0].tolist())))
+    unread = np.full_like(row, np.nan)
+    if min(top, len(row)) > k:
+        with pytest.raises(
+            UsageError, match=f"the figures of token {token} and of the {top} likeliest need more of a row"
+        ):
+            token_logprobs(unread, token, None, found.row(0), top=top, vocab=len(row))
+        return
+    from_few = token_logprobs(unread, token, None, found.row(0), top=top, vocab=len(row))
+    assert from_few == token_logprobs(row, token, top=top, vocab=len(row))
+
+
+def test_figures_that_the_likeliest_tokens_do_not_have_are_refused() -> None:
+    row = np.array([1, 5, 3], np.float32)
+    with_sum, without = (find_likeliest(row[None], 2, 3, log_sum=asks) for asks in (True, False))
+    assert with_sum is not None
+    assert without is not None
+    for token, likeliest in ((0, with_sum), (1, without)):
+        with pytest.raises(UsageError, match=r"let the pass return whole rows \(Pass.top_k 0\)"):
+            token_logprobs(row, token, None, likeliest.row(0), top=0, vocab=3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_wrong_results_have_no_figures(bad: float) -> None:
+    row = np.array([[1, bad, 3]], np.float32)
+    found = find_likeliest(row, 3, 3, log_sum=True)
+    assert found is not None
+    for likeliest in (None, found.row(0)):
+        with pytest.raises(DeviceError, match="a row of logits has NaN or \\+inf"):
+            token_logprobs(row[0], 0, None, likeliest, top=0, vocab=3)
 
 
 def answer(session: Session, prompt: I32 | str, **options: object) -> Answer:
@@ -67,7 +115,7 @@ def test_the_figures_of_a_prompt_are_those_of_one_pass_over_it() -> None:
         scores = result.logits[:, :vocab].astype(np.float64)
     assert [one.token for one in figures] == ids[1:].tolist()
     for one, row in zip(figures, scores, strict=True):
-        assert one.logprob == pytest.approx(row[one.token] - np.log(np.exp(row).sum()), abs=1e-9)
+        assert one.logprob == pytest.approx(row[one.token] - np.log(np.exp(row).sum()), abs=SUM_ERROR)
         assert one.top[0][0] == row.argmax()
 
 
