@@ -103,7 +103,7 @@ def _measured(target: ProgramTarget, limits: Limits, rows: int) -> dict[tuple[st
             positions=state.length + np.minimum(every, 1),
             visible=tree(parents),
             logits=every,
-            top_k=target.top_k,
+            top_k=1,
         )
         began = time.perf_counter()
         ticket = target.submit([(state, work)])

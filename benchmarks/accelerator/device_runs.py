@@ -221,7 +221,7 @@ class ScriptWriter:
             policy=policy,
             verifier=create_verifier("match", 0),
             random=PositionRandom(seed=0),
-            top_k=self._device.config.top_k,  # sufficient for greedy texts, as in a session
+            top_k=1,  # sufficient for greedy texts, as in a session
         )
         for token in decoder.generate(request):
             tokens.append(token.id)

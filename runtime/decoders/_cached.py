@@ -31,6 +31,7 @@ from edgedec.runtime.protocols import (
 from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.rounds.statistics import Rounds
 from edgedec.runtime.row_recipe import CAUSAL, RowRecipe, check_recipe, check_rows, common_prefix, reachable
+from edgedec.runtime.sampling.likeliest import RowLikeliest
 from edgedec.runtime.sampling.logprobs import TokenLogprobs
 
 __all__ = ["CachedDecoder", "PromptSequence", "check_prompt"]
@@ -318,7 +319,7 @@ class PromptSequence(ABC):
         following = self._ids[start + 1 : start + 1 + rows].tolist()
         if self.request.prompt_logprobs and self.request.logprobs is not None:
             for end, (row, token) in enumerate(zip(result.logits, following, strict=False), start + 1):
-                self.prompt_logprobs.append(self.request.logprobs(row, token, self._ids[:end]))
+                self.prompt_logprobs.append(self.request.logprobs(row, token, self._ids[:end], None))
         if self.request.on_rows is not None:
             self.request.on_rows(result.taps[self.request.row_tap])
         self.rounds.prefill_seconds += result.seconds
@@ -336,9 +337,16 @@ class PromptSequence(ABC):
             return request.likeliest(row, text)
         return request.random.token(request.processor(row, text), request.dropped + len(text))
 
-    def logprobs(self, row: F32, token: int, text: I32) -> TokenLogprobs | None:
-        """Return the log-probability of ``token`` after ``text`` and its row of logits; None if it is not asked for."""
-        return None if self.request.logprobs is None else self.request.logprobs(row, token, text)
+    def logprobs(self, row: F32, token: int, text: I32, top: RowLikeliest | None = None) -> TokenLogprobs | None:
+        """Return the log-probability of ``token`` after ``text``; None if it is not asked for.
+
+        Args:
+            row: logits after the text.
+            token: the token.
+            text: the text.
+            top: the likeliest tokens of the row, if the pass returned them in place of whole rows.
+        """
+        return None if self.request.logprobs is None else self.request.logprobs(row, token, text, top)
 
     @property
     def drafts_ahead(self) -> bool:

@@ -235,12 +235,14 @@ class AutoregressiveSequence(PromptSequence):
         ids = [*accepted[1:], outcome.next_token]
         if self.request.logprobs is None:
             return _tokens(ids)
-        whole = np.append(text, np.array(accepted[1:], np.int32))
+        whole, top = np.append(text, np.array(accepted[1:], np.int32)), result.top
         return [
             Token(
                 token,
                 guessed=at < len(ids) - 1,
-                logprobs=self.logprobs(result.logits[node], token, whole[: len(text) + at]),
+                logprobs=self.logprobs(
+                    result.logits[node], token, whole[: len(text) + at], None if top is None else top.row(node)
+                ),
             )
             for at, (node, token) in enumerate(zip(path, ids, strict=True))
         ]

@@ -43,6 +43,7 @@ from edgedec.runtime.protocols import (
 )
 from edgedec.runtime.rounds.statistics import Phase, Rounds
 from edgedec.runtime.sampling import portable_math
+from edgedec.runtime.sampling.likeliest import RowLikeliest
 
 __all__ = [
     "OPTIONS",
@@ -260,7 +261,8 @@ class SwitchSequence(PromptSequence):
         most = min(room.rows, self.request.limits.nodes)
         work = self._decoder.recipe.rows_pass(self.text, self.state.length, most)
         self._chunk = work.ids
-        return replace(work, logits=np.arange(len(work.ids), dtype=np.int32), top_k=self.request.top_k)
+        rows, request = np.arange(len(work.ids), dtype=np.int32), self.request
+        return replace(work, logits=rows, top_k=request.top_k, log_sum=request.log_sum)
 
     def _is_certain(self) -> Drafting[bool]:
         """Return whether the small model writes the next token, and keep its logits."""
@@ -288,15 +290,18 @@ class SwitchSequence(PromptSequence):
         self.rounds.count += 1
         self.rounds.verify_seconds += result.seconds
         self._catching_up = self.state.length < len(text)
-        return [] if self._catching_up else [self._write(result.logits[-1], by_small=False)]
+        if self._catching_up:
+            return []
+        top = None if result.top is None else result.top.row(-1)
+        return [self._write(result.logits[-1], top, by_small=False)]
 
-    def _write(self, row: F32, *, by_small: bool) -> Token:
+    def _write(self, row: F32, top: RowLikeliest | None = None, *, by_small: bool) -> Token:
         token, counts = self.choose(row, self.text), self._counts
         counts.small_tokens += by_small
         counts.large_tokens += not by_small
         counts.switches += self._by_small is not None and self._by_small != by_small
         self._by_small = by_small
-        return Token(token, guessed=by_small, logprobs=self.logprobs(row, token, self.text))
+        return Token(token, guessed=by_small, logprobs=self.logprobs(row, token, self.text, top))
 
 
 def create(parts: DecoderParts, options: SwitchConfig) -> SwitchDecoder:

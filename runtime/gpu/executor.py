@@ -33,6 +33,7 @@ class Wanted:
     Members:
         rows, results: n and r.
         top: True for the likeliest tokens of each row, False for whole rows of logits.
+        sums: True for the sums of exponentials beside these tokens.
         taps: names of the values that are returned.
         again: True for further result rows of the last pass, whose rows are not computed again.
     """
@@ -40,6 +41,7 @@ class Wanted:
     rows: int
     results: int
     top: bool = False
+    sums: bool = False
     taps: tuple[str, ...] = ()
     again: bool = False
 
@@ -78,7 +80,7 @@ class Executor:
         self._buffers: dict[int, Any] = {}
         self._staging: Any = None
         self._steps: list[tuple[When, Any, Any, Any]] = []
-        self._calls: dict[tuple[int, int, int, bool, bool], list[tuple[Any, Any, int, int, int]]] = {}
+        self._calls: dict[tuple[int, int, int, bool, bool, bool], list[tuple[Any, Any, int, int, int]]] = {}
         self._running: RunningPass | None = None
         try:
             for constant in (True, False):  # memory of activations is there only when the uploads have ended
@@ -130,7 +132,7 @@ class Executor:
     def _calls_of(self, wanted: Wanted, pairs: int) -> list[tuple[Any, Any, int, int, int]]:
         """Return pipeline, bind group and workgroups of each dispatch, without those that have nothing to do."""
         rows, results, top = wanted.rows, wanted.results, wanted.top
-        key = (rows, results, min(pairs, 1), top, wanted.again)
+        key = (rows, results, min(pairs, 1), top, wanted.sums, wanted.again)
         if key not in self._calls:
             if len(self._calls) == _PREPARED:
                 del self._calls[next(iter(self._calls))]
@@ -139,6 +141,7 @@ class Executor:
                 "pass": rows > 0 and not wanted.again,
                 "results": results > 0,
                 "top": top and results > 0,
+                "sums": top and wanted.sums and results > 0,
             }
             calls = []
             for when, pipeline, group, groups in self._steps:
@@ -188,6 +191,8 @@ class Executor:
         if r and wanted.top:
             parts += [("top_ids", program.top_ids, (r, program.top_k), np.int32)]
             parts += [("top_logits", program.top_logits, (r, program.top_k), np.float32)]
+            if wanted.sums:
+                parts += [("top_sums", program.top_sums, (r, 2 * program.sum_parts), np.uint32)]
         elif r:
             parts += [("logits", program.logits, (r, program.vocab), np.float32)]
         for name in wanted.taps:
@@ -257,7 +262,7 @@ class RunningPass:
             self._ended = time.perf_counter()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Wait and return the results by name: ``logits``, or ``top_ids`` and ``top_logits``, and taps.
+        """Wait and return the results by name: ``logits``, or ``top_ids``, ``top_logits`` and ``top_sums``, and taps.
 
         Raises:
             DeviceError: the device was lost.

@@ -6,6 +6,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.runtime.gpu.device import chosen_adapter
 from edgedec.runtime.gpu.driver import known_cost
 from edgedec.runtime.gpu.executor import UPLOAD_BYTES
+from edgedec.runtime.gpu.kernels.results import sum_parts
 from edgedec.runtime.gpu.layout import ProgramLayout, Sizes, sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout
 from edgedec.runtime.gpu.program import TOP_K
@@ -29,7 +30,7 @@ def gpu_footprint(
     adapter = chosen_adapter()
     layout = bundle_layout(bundle, kv_bits, taps=taps, binding_bytes=adapter.binding_bytes)
     sizes = sizes_of(limits, result_rows)
-    top = max(layout.vocab, 2 * TOP_K)
+    top = max(layout.vocab, 2 * (TOP_K + sum_parts(layout.ids)))
     tap_words = sum(place.width * (sizes.results if place.results else sizes.rows) for place in layout.taps.values())
     readback = 4 * (sizes.results * top + tap_words)
     largest = max((4 * plan.words(sizes) for plan in layout.buffers.values() if plan.kind == "constant"), default=0)

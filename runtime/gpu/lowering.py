@@ -25,7 +25,7 @@ from edgedec.runtime.gpu.fusion import FusedNode, group_operations
 from edgedec.runtime.gpu.kernels.embedding import embed, pack_embedding
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel
-from edgedec.runtime.gpu.kernels.results import move_rows, top_k
+from edgedec.runtime.gpu.kernels.results import exp_sums, move_rows, sum_parts, top_k
 from edgedec.runtime.gpu.kernels.rows import Columns
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
 from edgedec.runtime.gpu.layout import MOST_MOVES, BufferPlan, Dispatch, ProgramLayout, Sizes, ValuePlace
@@ -126,6 +126,13 @@ class GraphLowering:
         found = self.scratch("found", partial(_per_result, words=words))
         self.dispatch("likeliest tokens of parts", partial(likeliest, 0), ("logits", found), when="top")
         self.dispatch("likeliest tokens", partial(likeliest, 1), (found, "top_ids", "top_logits"), when="top")
+
+        def sums(options: ShaderOptions, sizes: Sizes) -> Kernel:
+            return exp_sums(options, vocab=layout.vocab, k=k, size=layout.ids)
+
+        words = 2 * sum_parts(layout.ids)
+        self.buffer("top_sums", BufferPlan(words=partial(_per_result, words=words), kind="output", item=_LOGITS))
+        self.dispatch("sums of exponentials", sums, ("logits", "top_logits", "top_sums"), when="sums")
         for name in self._taps:
             if name not in self._places:
                 raise UnsupportedError(f"the graph has no value {name!r} to return")

@@ -17,10 +17,11 @@ runtime in a browser, which reads ``GpuProgram.as_json``. Both do the same:
      other steps,
    - encode one compute pass with the steps in their order, and leave out those whose ``when`` does not hold:
      ``moves`` (there are pairs), ``pass`` (always), ``results`` (r > 0), ``top`` (r > 0, and the likeliest tokens are
-     wanted in place of whole rows of logits). A step whose number of workgroups is 0 in a dimension is left out, too.
-     The workgroups of a step are a function of its kernel's ``groups``, n and r alone,
-   - copy ``logits`` float32 [r, vocab], or ``top_ids`` int32 and ``top_logits`` float32 [r, top_k] each, to a buffer that
-     the host can map, submit once, and map it.
+     wanted in place of whole rows of logits), ``sums`` (as ``top``, and the sums of exponentials are wanted, too). A step
+     whose number of workgroups is 0 in a dimension is left out, too. The workgroups of a step are a function of its
+     kernel's ``groups``, n and r alone,
+   - copy ``logits`` float32 [r, vocab], or ``top_ids`` int32 and ``top_logits`` float32 [r, top_k] each and perhaps
+     ``top_sums`` uint32 [r, sum_parts, 2], to a buffer that the host can map, submit once, and map it.
 
 4. A row of a submission is committed by moving its keys and values from its slot to the slot of its new place; if it is
    there already, nothing is done. Rows that are not committed are overwritten by the next pass.
@@ -46,7 +47,7 @@ CONSTANT_ALIGNMENT = 256  # bytes: each constant begins at a multiple, in the fi
 _VERSION = 1
 
 Kind = Literal["input", "constant", "cache", "activation", "output"]
-When = Literal["moves", "pass", "results", "top"]
+When = Literal["moves", "pass", "results", "top", "sums"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +112,13 @@ class GpuProgram:
         vocab: V, logits of a row.
         width: columns of an embedding.
         top_k: likeliest tokens of a row in ``top_ids`` and ``top_logits``.
+        sum_parts: parts of a row in ``top_sums``, each with the lower and the upper word of its sum.
         most_moves: most pairs in ``moves``.
         embeds_only: True if the embedding is not on the device, so that every row's id is negative and its embedding in
             ``embeds``.
         layout: places in the header.
         buffers, kernels, steps: see the module.
-        head, embeds, moves, logits, top_ids, top_logits: indices of the buffers of these names.
+        head, embeds, moves, logits, top_ids, top_logits, top_sums: indices of the buffers of these names.
         taps: the values that passes can return, by name.
     """
 
@@ -127,6 +129,7 @@ class GpuProgram:
     vocab: int
     width: int
     top_k: int
+    sum_parts: int
     most_moves: int
     embeds_only: bool
     layout: HeadLayout
@@ -139,12 +142,13 @@ class GpuProgram:
     logits: int
     top_ids: int
     top_logits: int
+    top_sums: int
     taps: Mapping[str, Tap] = field(default_factory=dict)
 
     @property
     def readback_bytes(self) -> int:
         """Size of the buffer that the host maps: rows of logits or the likeliest tokens, and all taps."""
-        rows = 4 * self.results * max(self.vocab, 2 * self.top_k)
+        rows = 4 * self.results * max(self.vocab, 2 * (self.top_k + self.sum_parts))
         return rows + sum(4 * tap.width * (self.results if tap.results else self.rows) for tap in self.taps.values())
 
     def constant_offsets(self) -> dict[int, int]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edgedec.bundle.bundle import Bundle
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Kernel
+from edgedec.runtime.gpu.kernels.results import sum_parts
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
 from edgedec.runtime.gpu.layout import MOST_MOVES, ProgramLayout, Sizes
 from edgedec.runtime.gpu.program import GpuBuffer, GpuProgram, Step, Tap
@@ -24,7 +25,13 @@ def head_layout(sizes: Sizes) -> HeadLayout:
 
 
 def lower(
-    layout: ProgramLayout, sizes: Sizes, *, fused: bool, packed_dot: bool = True, compact: bool = False
+    layout: ProgramLayout,
+    sizes: Sizes,
+    *,
+    fused: bool,
+    packed_dot: bool = True,
+    compact: bool = False,
+    sums: bool = True,
 ) -> GpuProgram:
     """Return the program of a layout.
 
@@ -34,6 +41,7 @@ def lower(
         fused: True if the device's fma has one rounding.
         packed_dot: True if its compiler has ``dot4I8Packed``.
         compact: True for the form of the kernels that suits software drivers.
+        sums: False to leave out the steps ``sums``, which an executor may not know.
     """
     head = head_layout(sizes)
     options = ShaderOptions(head=head, fused=fused, packed_dot=packed_dot, compact=compact)
@@ -44,6 +52,8 @@ def lower(
     kernels: dict[Kernel, int] = {}
     steps = []
     for dispatch in layout.dispatches:
+        if dispatch.when == "sums" and not sums:
+            continue
         kernel = dispatch.build(options, sizes)
         number = kernels.setdefault(kernel, len(kernels))
         places = (0, *(index[name] for name in dispatch.buffers))
@@ -56,6 +66,7 @@ def lower(
         vocab=layout.vocab,
         width=layout.width,
         top_k=layout.top_k,
+        sum_parts=sum_parts(layout.ids),
         most_moves=MOST_MOVES,
         embeds_only=layout.embeds_only,
         layout=head,
@@ -68,6 +79,7 @@ def lower(
         logits=index["logits"],
         top_ids=index["top_ids"],
         top_logits=index["top_logits"],
+        top_sums=index["top_sums"],
         taps={
             name: Tap(buffer=index[place.buffer], width=place.width, results=place.results)
             for name, place in layout.taps.items()

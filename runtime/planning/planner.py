@@ -208,7 +208,9 @@ class Planner:
                 + _NODE_BYTES * choice.spec.nodes
                 + _TEXT_BYTES * limits.positions
                 + (self.settings.sequences - 1) * _SEQUENCE_BYTES
-                + self.settings.sequences * (limits.depth + 1) * tap_bytes(self.bundle, taps)  # values of accepted paths
+                + self.settings.sequences
+                * (limits.depth + 1)
+                * tap_bytes(self.bundle, taps)  # values of accepted paths
             ),
             **self.beside,
         }

@@ -224,6 +224,7 @@ def _tree_pass(parts: RoundParts, tree: TokenTree, start: int) -> Pass:
         visible=visible,
         logits=logits,
         top_k=parts.request.top_k,
+        log_sum=parts.request.log_sum,
         taps=parts.target_taps,
     )
 

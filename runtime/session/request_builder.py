@@ -14,6 +14,7 @@ from edgedec.runtime.grammar.reasoning import AnswerMasks
 from edgedec.runtime.planning.planning import RunPlan
 from edgedec.runtime.planning.speculation import create_policy, create_verifier, verifier_traits
 from edgedec.runtime.protocols import F32, I32, Processor, Request, TreePolicy
+from edgedec.runtime.sampling.likeliest import RowLikeliest
 from edgedec.runtime.sampling.logprobs import TokenLogprobs, processed_logprobs, token_logprobs
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, checked_sampling
@@ -75,7 +76,7 @@ class RequestBuilder:
         longer = bool(ends) and text.least_tokens > 0
         if longer:
             processor = _without(processor, ends, until=len(prompt) + text.least_tokens)
-        figures: Callable[[F32, int, I32], TokenLogprobs] | None = None
+        figures: Callable[[F32, int, I32, RowLikeliest | None], TokenLogprobs] | None = None
         if logprobs is not None and text.logprobs_of == "sampling":
             figures = partial(processed_logprobs, top=logprobs, processor=processor)
         elif logprobs is not None or text.prompt_logprobs:

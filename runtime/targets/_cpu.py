@@ -37,12 +37,13 @@ from edgedec.runtime.kernels.weights.weight_stream import WeightStream
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import F32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import recurrent_slots, run_rows
+from edgedec.runtime.sampling.likeliest import find_likeliest
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
 from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
 from edgedec.runtime.targets._footprint import tap_items
 from edgedec.runtime.targets._lending import CpuLender
 from edgedec.runtime.targets._pass_arrays import PassArrays, PassBuffers
-from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
+from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions
 from edgedec.schemes import FloatScheme
 
 __all__ = ["CpuTarget"]
@@ -324,7 +325,7 @@ class CpuTarget(CompiledParts[CpuLender]):
     def _result(self, part: PassArrays, state: ArenaState, work: Pass, began: float) -> PassResult:
         state.passed(len(work.ids))
         taps = {name: (part.row_taps if name in part.row_taps else part.taps)[name] for name in work.taps}
-        top = top_k(part.logits, work.top_k, self.bundle.tokens.size)
+        top = find_likeliest(part.logits, work.top_k, self.bundle.tokens.size, log_sum=work.log_sum)
         return PassResult(logits=part.logits, top=top, taps=taps, seconds=time.perf_counter() - began)
 
     def _embed(self, work: Pass, out: F32) -> None:

@@ -27,6 +27,7 @@ from edgedec.runtime.kernels import PORTABLE
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import reserved_rows, usual_result_rows, widest_pass
+from edgedec.runtime.sampling.likeliest import find_likeliest
 from edgedec.runtime.targets._footprint import (
     PACKED_OPERATION_BYTES,
     RUNTIME,
@@ -38,7 +39,7 @@ from edgedec.runtime.targets._footprint import (
 )
 from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.runtime.targets._providers import KeyValueMemory, key_value_memory, open_session
-from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
+from edgedec.runtime.targets._results import FinishedTicket, check_pass
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
 
@@ -190,9 +191,10 @@ class OnnxTarget:
         if missing:
             raise UnsupportedError(f"the session was opened without the tap {missing[0]!r}; open it with taps=")
         if work.logits is not None and not len(work.logits):  # the session needs at least one row of logits
-            result = self._run(state, replace(work, logits=None, top_k=0))
+            result = self._run(state, replace(work, logits=None, top_k=0, log_sum=False))
             taps = {name: tap if self._tap_of_each_row(name) else tap[:0] for name, tap in result.taps.items()}
-            return replace(result, logits=result.logits[:0], taps=taps)
+            top = find_likeliest(result.logits[:0], work.top_k, self.bundle.tokens.size, log_sum=work.log_sum)
+            return replace(result, logits=result.logits[:0], top=top, taps=taps)
         n, width = len(work.ids), widest_pass(self.device)
         visible = None if work.visible is None else unpack(work.visible, n)
         if width is None or n <= width:
@@ -212,7 +214,7 @@ class OnnxTarget:
             rows = logit_rows[here] - start if len(here) else np.zeros(1, np.int32)
             result = self._run_session(
                 state,
-                replace(work, ids=work.ids[part], positions=work.positions[part], logits=rows, top_k=0),
+                replace(work, ids=work.ids[part], positions=work.positions[part], logits=rows, top_k=0, log_sum=False),
                 start,
                 None if visible is None else visible[part, : part.stop],
             )
@@ -221,7 +223,7 @@ class OnnxTarget:
                 to, values = (part, values) if self._tap_of_each_row(name) else (here, values[: len(here)])
                 size = n if self._tap_of_each_row(name) else len(logit_rows)
                 taps.setdefault(name, np.empty((size, values.shape[1]), np.float32))[to] = values
-        top = top_k(logits, work.top_k, self.bundle.tokens.size)
+        top = find_likeliest(logits, work.top_k, self.bundle.tokens.size, log_sum=work.log_sum)
         return PassResult(logits=logits, top=top, taps=taps, seconds=time.perf_counter() - began)
 
     def _tap_of_each_row(self, name: str) -> bool:
@@ -265,7 +267,7 @@ class OnnxTarget:
         # Outputs are in the order of binding, the taps last.
         tapped = dict(zip(self._taps, binding.get_outputs()[-len(self._taps) or None :], strict=False))
         taps = {name: tapped[name].numpy()[0] for name in work.taps}
-        top = top_k(logits[0], work.top_k, self.bundle.tokens.size)
+        top = find_likeliest(logits[0], work.top_k, self.bundle.tokens.size, log_sum=work.log_sum)
         return PassResult(logits=logits[0], top=top, taps=taps, seconds=time.perf_counter() - began)
 
 

@@ -1,16 +1,14 @@
-"""Common parts of targets: a finished ticket, checks of a pass, and top-k."""
+"""Common parts of targets: a finished ticket, and checks of a pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from edgedec.errors import EdgedecError, UnsupportedError, UsageError
 from edgedec.runtime import visibility
-from edgedec.runtime.protocols import F32, I32, Limits, Pass, PassResult, TargetInfo
+from edgedec.runtime.protocols import Limits, Pass, PassResult, TargetInfo
 
-__all__ = ["FinishedTicket", "check_pass", "check_positions", "top_k"]
+__all__ = ["FinishedTicket", "check_pass", "check_positions"]
 
 
 @dataclass(frozen=True)
@@ -24,21 +22,6 @@ class FinishedTicket:
         return self.results
 
 
-def top_k(logits: F32, k: int, ids: int) -> tuple[I32, F32] | None:
-    """Return the ids, int32 [r, k], and the logits, [r, k], of the k largest logits of each row in descending order.
-
-    Only the first ``ids`` columns count, the tokenizer's ids; the others pad the vocabulary. For k = 0 the result is None.
-    """
-    if not k:
-        return None
-    logits = logits[:, :ids]
-    k = min(k, logits.shape[1])
-    largest = np.argpartition(-logits, k - 1, axis=1)[:, :k]
-    order = np.argsort(-np.take_along_axis(logits, largest, 1), axis=1, kind="stable")
-    best = np.take_along_axis(largest, order, 1)
-    return best.astype(np.int32), np.take_along_axis(logits, best, 1)
-
-
 def check_pass(work: Pass, length: int, limits: Limits, info: TargetInfo) -> None:
     """Check a pass over ``length`` committed rows against the limits and against the masks that the target supports.
 
@@ -46,7 +29,13 @@ def check_pass(work: Pass, length: int, limits: Limits, info: TargetInfo) -> Non
         EdgedecError: the pass has no or too many rows, rows or positions exceed the context, an id is outside the
             vocabulary and ``embeds``, or ``visible`` is not a mask of the pass.
         UnsupportedError: the mask has a wider form than ``info.masks``.
+        UsageError: ``top_k`` is negative, or 0 although the pass asks for ``log_sum``.
     """
+    if work.top_k < work.log_sum:
+        raise UsageError(
+            f"Pass.top_k must be 0 or more, and for Pass.log_sum, which comes with the likeliest tokens, 1 or more, not "
+            f"{work.top_k}"
+        )
     n = len(work.ids)
     if not 1 <= n <= limits.nodes:
         raise EdgedecError(f"a pass must have 1 to {limits.nodes} rows, not {n}; split it or raise limits.nodes")

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgedec.boards import find_board
 from edgedec.bundle.bundle import Bundle
@@ -20,9 +18,8 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.memory.plan import MemoryUse
 from edgedec.progress import Progress
-from edgedec.reference.integer_profile.head import real
-from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.accelerator.cost import CycleCost
+from edgedec.runtime.accelerator.float_logits import float_logits, found_likeliest
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import (
     AcceleratorModel,
@@ -42,9 +39,10 @@ from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.model_graph import embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.row_recipe import CAUSAL, RowRecipe
+from edgedec.runtime.sampling.likeliest import Likeliest, find_likeliest
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds, TargetModule
-from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
+from edgedec.runtime.targets._results import FinishedTicket, check_pass
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import TernaryScheme
 
@@ -238,7 +236,9 @@ class ProgramTarget:
         if not len(_logit_rows(work)):
             self._output = NO_LOGITS
         else:
-            self._output = BEST if 0 < work.top_k <= self.top_k and not whole else WHOLE_ROWS
+            # The device has no sum of exponentials, which the host computes of whole rows.
+            few = 0 < work.top_k <= self.top_k and not work.log_sum and not whole
+            self._output = BEST if few else WHOLE_ROWS
         self.driver.submit(
             work.ids,
             positions=work.positions,
@@ -259,7 +259,7 @@ class ProgramTarget:
         self._running = None
         seconds = self._wait(work)
         best = self._best(work) if self._output == BEST else None
-        if self._output == BEST and best is None:  # in some row all likeliest ids pad the vocabulary: get whole rows
+        if self._output == BEST and best is None:  # the device has found too few tokens of a row: get whole rows
             self._start(work, whole=True)
             seconds += self._wait(work)
         logits, top = best or self._whole(work)
@@ -270,35 +270,30 @@ class ProgramTarget:
         """Wait for the running pass and return its seconds."""
         return self._count(self.driver.finish(), len(work.ids), logits=self._output != NO_LOGITS)
 
-    def _whole(self, work: Pass) -> tuple[F32, tuple[I32, F32] | None]:
+    def _whole(self, work: Pass) -> tuple[F32, Likeliest | None]:
         """Return whole rows of logits, float32 [rows, vocab], and the likeliest tokens of each."""
         rows = _logit_rows(work)
-        if not len(rows):
-            return np.empty((0, self.info.vocab), np.float32), None
-        logits = _floats(self.driver.logits(rows))
-        return logits, top_k(logits, work.top_k, self.bundle.tokens.size)
+        logits = float_logits(self.driver.logits(rows)) if len(rows) else np.empty((0, self.info.vocab), np.float32)
+        return logits, find_likeliest(logits, work.top_k, self.bundle.tokens.size, log_sum=work.log_sum)
 
-    def _best(self, work: Pass) -> tuple[F32, tuple[I32, F32]] | None:
-        """Return rows with the device's likeliest logits and -inf elsewhere; None if a row has padding ids only.
+    def _best(self, work: Pass) -> tuple[F32, Likeliest] | None:
+        """Return rows with the device's likeliest logits and -inf elsewhere, and the likeliest tokens of each.
+
+        The result is None if tokens that the device has not found may belong to these.
 
         The rows are the target's own memory, because filling new rows of a whole vocabulary in each pass would take longer
         than everything else in this method.
         """
         results = self.driver.results(_logit_rows(work))
-        tokens = (results.ids < self.bundle.tokens.size).sum(axis=1)  # number of ids of each row that are no padding
-        if not tokens.all():
+        found = found_likeliest(results, work.top_k, ids=self.bundle.tokens.size, vocab=self.info.vocab)
+        if found is None:
             return None
-        ids = results.ids.astype(np.int64)
-        values = _floats(
-            Logits(values=results.logits, mantissa=results.mantissa, exponent=results.exponent, cap=results.cap)
-        )
+        values, likeliest = found
         np.put_along_axis(self._rows, self._finite, -np.inf, axis=1)
-        self._finite[: len(ids)] = ids
-        logits = self._rows[: len(ids)]
-        np.put_along_axis(logits, ids, values, axis=1)
-        if tokens.min() < ids.shape[1]:  # padding may be anywhere in the order
-            return logits, cast(tuple[I32, F32], top_k(logits, work.top_k, self.bundle.tokens.size))
-        return logits, (results.ids[:, : work.top_k], values[:, : work.top_k])
+        self._finite[: len(values)] = results.ids
+        logits = self._rows[: len(values)]
+        np.put_along_axis(logits, self._finite[: len(values)], values, axis=1)
+        return logits, likeliest
 
     def commit(self, state: _ProgramState, nodes: I32) -> None:
         """Commit rows of the state's last pass. If another state's rows are on the device now, they run again later.
@@ -347,18 +342,6 @@ def _no_taps(taps: Sequence[str]) -> UnsupportedError:
         f"the accelerator returns logits only, not {', '.join(taps)}; leave out --embeddings, or the drafter that needs "
         "them, or use --device cpu"
     )
-
-
-def _floats(logits: Logits) -> NDArray[np.float32]:
-    """Return logits as float32 [rows, n].
-
-    Neither rounding to float32 nor a soft-cap may make a smaller integer equal to the largest of its row, so that the
-    likeliest token is the same in both representations.
-    """
-    floats: NDArray[np.float32] = real(logits).astype(np.float32)
-    top = floats.max(axis=1, keepdims=True)
-    rounded_up = (floats == top) & (logits.values < logits.values.max(axis=1, keepdims=True))
-    return np.where(rounded_up, np.nextafter(top, np.float32(-np.inf)), floats)
 
 
 def _items(sizes: Mapping[str, int], ring_bytes: int) -> dict[str, int]:

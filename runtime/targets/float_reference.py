@@ -15,10 +15,11 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import recurrent_bytes, reserved_rows
+from edgedec.runtime.sampling.likeliest import find_likeliest
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._footprint import tap_items
-from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
+from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions
 from edgedec.runtime.targets._unlimited import memories
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int4Scheme, TernaryScheme
@@ -94,7 +95,7 @@ class _ReferenceTarget:
             embeds=work.embeds,
             taps=work.taps,
         )
-        top = top_k(logits, work.top_k, self.bundle.tokens.size)
+        top = find_likeliest(logits, work.top_k, self.bundle.tokens.size, log_sum=work.log_sum)
         return PassResult(logits=logits, top=top, taps=taps, seconds=time.perf_counter() - began)
 
 

@@ -7,7 +7,7 @@ likeliest tokens, its logits stay on the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from edgedec.runtime.gpu.driver import opened_device
 from edgedec.runtime.gpu.executor import Executor, RunningPass, Wanted
 from edgedec.runtime.gpu.footprint import gpu_footprint
 from edgedec.runtime.gpu.kernels.cache import KV_CHOICES
+from edgedec.runtime.gpu.kernels.results import log_of_parts
 from edgedec.runtime.gpu.layout import check_bindings, sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout
 from edgedec.runtime.gpu.probe import arithmetic
@@ -41,14 +42,16 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     Ticket,
 )
+from edgedec.runtime.sampling.likeliest import Likeliest, find_likeliest
 from edgedec.runtime.target_request import TargetRequest
-from edgedec.runtime.targets._results import check_pass, top_k
+from edgedec.runtime.targets._results import check_pass
 from edgedec.runtime.targets._unlimited import bounds, memories
 from edgedec.schemes import FloatScheme
 
 __all__ = ["GpuTarget", "bounds", "create", "driver_bytes", "footprint", "kv_choices", "memories"]
 
 _Work = tuple[GpuState, Pass]
+_TOP = ("top_ids", "top_logits", "top_sums")
 
 
 class GpuTarget:
@@ -176,6 +179,7 @@ class GpuTarget:
         self.executor.write(program.embeds, embeds)
         wants = [work.top_k for _, work in run if len(_result_rows(work))]
         top = bool(wants) and all(0 < k <= program.top_k for k in wants)
+        sums = top and any(work.log_sum for _, work in run)
         taps = tuple(dict.fromkeys(name for _, work in run for name in work.taps))
         started, visible = list[RunningPass](), self._visible(run, n)
         for first in range(0, max(1, len(result_rows)), program.results):
@@ -191,7 +195,7 @@ class GpuTarget:
             )
             pairs = self._move()
             self.executor.write(program.head, self._head)
-            wanted = Wanted(rows=n, results=len(part), top=top, taps=taps, again=first > 0)
+            wanted = Wanted(rows=n, results=len(part), top=top, sums=sums, taps=taps, again=first > 0)
             started.append(self.executor.submit(wanted, pairs))
         return started
 
@@ -247,17 +251,17 @@ class GpuTarget:
         }
         results, row, result = list[PassResult](), 0, 0
         if "top_ids" in arrays:
-            logits = self._filled(run, arrays["top_ids"], arrays["top_logits"])
+            logits = self._filled(arrays["top_ids"], arrays["top_logits"])
         else:
             logits = arrays.get("logits", np.empty((0, self.program.vocab), np.float32))
         seconds = sum(running.seconds for running in started)
         for _, work in run:
             end, stop = row + len(work.ids), result + len(_result_rows(work))
-            top = None
+            top: Likeliest | None
             if "top_ids" in arrays and work.top_k:
-                top = arrays["top_ids"][result:stop, : work.top_k], arrays["top_logits"][result:stop, : work.top_k]
-            elif work.top_k:
-                top = top_k(logits[result:stop], work.top_k, self.bundle.tokens.size)
+                top = _likeliest({name: part[result:stop] for name, part in arrays.items() if name in _TOP}, work)
+            else:
+                top = find_likeliest(logits[result:stop], work.top_k, self.bundle.tokens.size, log_sum=work.log_sum)
             taps = {
                 name: arrays[name][result:stop] if self.program.taps[name].results else arrays[name][row:end]
                 for name in work.taps
@@ -266,7 +270,7 @@ class GpuTarget:
             row, result = end, stop
         return results
 
-    def _filled(self, run: Sequence[_Work], ids: I32, values: F32) -> F32:
+    def _filled(self, ids: I32, values: F32) -> F32:
         """Return rows of logits that are finite at the likeliest tokens of each row only.
 
         They are the target's own memory, because new rows of a whole vocabulary would take longer than the rest of this.
@@ -276,12 +280,9 @@ class GpuTarget:
         self._finite = []
         if len(ids) > len(self._best):
             self._best = np.full((len(ids), self.program.vocab), -np.inf, np.float32)
-        for _, work in run:
-            for _ in _result_rows(work):
-                row = len(self._finite)
-                likeliest = ids[row, : work.top_k]
-                self._best[row, likeliest] = values[row, : work.top_k]
-                self._finite.append(likeliest)
+        for row, likeliest in enumerate(ids):
+            self._best[row, likeliest] = values[row]
+            self._finite.append(likeliest)
         return self._best[: len(ids)]
 
 
@@ -313,6 +314,14 @@ class _GpuTicket:
 
 def _copied(result: PassResult) -> PassResult:
     return PassResult(logits=result.logits.copy(), top=result.top, taps=result.taps, seconds=result.seconds)
+
+
+def _likeliest(arrays: Mapping[str, NDArray[Any]], work: Pass) -> Likeliest:
+    """Return the likeliest tokens of the rows of a pass, from what the device has found."""
+    k, log_sum = work.top_k, None
+    if work.log_sum:
+        log_sum = np.array([*map(log_of_parts, arrays["top_logits"][:, 0], arrays["top_sums"])], np.float64)
+    return Likeliest(arrays["top_ids"][:, :k], arrays["top_logits"][:, :k], log_sum)
 
 
 def _result_rows(work: Pass) -> I32:

@@ -75,7 +75,7 @@ def export_web(
     layout = bundle_layout(bundle, bits, binding_bytes=_BINDING_BYTES, embeds_only=False)
     blocks = blocks_of(positions)
     sizes = Sizes(rows=_ROWS, results=1, positions=positions, cache_blocks=blocks, table_blocks=blocks)
-    programs = {variant: lower(layout, sizes, **variant._asdict()) for variant in VARIANTS}
+    programs = {variant: lower(layout, sizes, sums=False, **variant._asdict()) for variant in VARIANTS}
     model = SiteModel(
         name=name,
         bundle=bundle.sha256,

@@ -166,9 +166,9 @@ def test_results_have_the_order_of_the_passes(target: Target) -> None:
         np.testing.assert_array_equal(result.logits, right.logits)
         assert result.top is not None
         assert right.top is not None
-        assert result.top[0].shape == (n, n)
-        np.testing.assert_array_equal(result.top[0], right.top[0])
-        np.testing.assert_array_equal(result.top[1], right.top[1])
+        assert result.top.ids.shape == (n, n)
+        np.testing.assert_array_equal(result.top.ids, right.top.ids)
+        np.testing.assert_array_equal(result.top.logits, right.top.logits)
 
 
 def test_nothing_submitted_gives_nothing(target: Target) -> None:

@@ -11,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.bundle.bundle import Bundle
-from edgedec.errors import EdgedecError, UnsupportedError
+from edgedec.errors import DeviceError, EdgedecError, UnsupportedError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State, Target
+from edgedec.runtime.sampling.likeliest import Likeliest
+from edgedec.runtime.sampling.log_sum import log_sum
+from edgedec.runtime.sampling.logprobs import token_logprobs
 from edgedec.runtime.targets import device_names, is_accelerator, open_target
 from edgedec.runtime.targets._portable import OnnxTarget
 from edgedec.runtime.targets.accelerator import ProgramTarget
@@ -228,21 +231,102 @@ def test_truncate_and_fork_keep_the_prefix(target: Target) -> None:
     close(target, run(target, state, [9]).logits, expected)
 
 
-def test_requested_rows_and_the_likeliest_are_returned(target: Target) -> None:
+def whole_likeliest(logits: Any, k: int, size: int = 101) -> Likeliest:
+    """Return what ``PassResult.top`` has to be, from whole rows and by sorting."""
+    ids = np.stack([np.lexsort((np.arange(size), -row[:size])) for row in logits])[:, :k].astype(np.int32)
+    sums = [log_sum(row[:size]) for row in logits]
+    return Likeliest(ids, np.take_along_axis(logits, ids, 1), np.array(sums, np.float64))
+
+
+def check_likeliest(result: PassResult, whole: Any, k: int, size: int = 101, *, sums: bool = True) -> None:
+    """Check the likeliest tokens of a result with whole rows of logits, to the last bit."""
+    expected = whole_likeliest(whole, k, size)
+    assert result.top is not None
+    assert expected.log_sum is not None
+    np.testing.assert_array_equal(result.top.ids, expected.ids)
+    assert result.top.ids.dtype == np.int32
+    assert result.top.logits.tobytes() == expected.logits.tobytes()
+    if sums:
+        assert result.top.log_sum is not None
+        assert result.top.log_sum.tolist() == expected.log_sum.tolist()
+    else:
+        assert result.top.log_sum is None
+    here = np.isfinite(result.logits)  # a target may fill in the likeliest tokens only
+    assert (here[:, :size].sum(axis=1) >= min(k, size)).all()
+    np.testing.assert_array_equal(result.logits[here], whole[here])
+
+
+@pytest.mark.thorough(sample=72)
+@pytest.mark.parametrize("sums", [True, False])
+@pytest.mark.parametrize("k", [1, 5, 16, 40, 200])
+def test_the_likeliest_and_the_sum_are_those_of_whole_rows(target: Target, k: int, sums: bool) -> None:
+    """Ask for fewer and for more tokens than devices find, and than the vocabulary has."""
     state = target.open(LIMITS)
     whole = run(target, state, [5, 6, 7, 8], logits=rows(4))
-    partial = run(target, state, [5, 6, 7, 8], logits=np.array([3, 1], np.int32), top_k=5)
-    here = np.isfinite(partial.logits)  # a target may fill in the likeliest tokens only
-    assert (here.sum(axis=1) >= 5).all()
-    np.testing.assert_array_equal(partial.logits[here], whole.logits[[3, 1]][here])
-    assert partial.top is not None
-    ids, values = partial.top
-    for row in range(2):
-        expected = np.sort(whole.logits[[3, 1][row]])[::-1][:5]
-        np.testing.assert_array_equal(values[row], expected)
-        np.testing.assert_array_equal(partial.logits[row, ids[row]], expected)
     assert whole.top is None
     assert whole.seconds > 0
+    partial = run(target, state, [5, 6, 7, 8], logits=np.array([3, 1], np.int32), top_k=k, log_sum=sums)
+    check_likeliest(partial, whole.logits[[3, 1]], k, sums=sums)
+    none = run(target, state, [5, 6], logits=rows(0), top_k=k, log_sum=sums).top
+    assert none is not None
+    assert none.ids.shape == (0, min(k, 101))
+    assert (none.log_sum is not None) == sums
+
+
+@pytest.mark.thorough(sample=24)
+def test_the_sum_does_not_depend_on_other_sequences(target: Target) -> None:
+    """Check rows alone and with those of others, which ask for other numbers of tokens and for no sums."""
+    texts = [[1, 2, 3], [4, 5], [6]]
+    whole = [run(target, target.open(LIMITS), ids, logits=rows(len(ids))).logits for ids in texts]
+    options = [(3, True), (1, False), (9, True)]
+    work = [
+        (
+            target.open(LIMITS),
+            Pass(ids=np.array(ids, np.int32), positions=rows(n), logits=rows(n), top_k=k, log_sum=sums),
+        )
+        for ids, n, (k, sums) in zip(texts, map(len, texts), options, strict=True)
+    ]
+    for result, one, (k, sums) in zip(target.submit(work).result(), whole, options, strict=True):
+        check_likeliest(result, one, k, sums=sums)
+
+
+def after_embedding(target: Target, value: float) -> PassResult:
+    """Return the result of a row whose embedding is ``value`` everywhere."""
+    embeds = np.full((1, CONFIG["hidden_size"]), value, np.float32)
+    return run(target, target.open(LIMITS), [-1], embeds=embeds, top_k=12, log_sum=True)
+
+
+@pytest.mark.thorough(sample=24)
+def test_equal_logits_are_ordered_by_id(target: Target) -> None:
+    """Give a row without any direction, so that all logits are 0."""
+    top = after_embedding(target, 0.0).top
+    assert top is not None
+    assert top.ids.tolist() == [list(range(12))]
+    assert not top.logits.any()
+    assert top.log_sum is not None
+    assert top.log_sum[0] == pytest.approx(np.log(101), abs=1e-7)
+
+
+@pytest.mark.thorough(sample=24)
+def test_nan_gives_no_log_probability(target: Target) -> None:
+    if is_accelerated(target):
+        pytest.skip("integers have no NaN")
+
+    def figures() -> None:
+        result = after_embedding(target, np.nan)
+        assert result.top is not None
+        token_logprobs(result.logits[0], int(result.top.ids[0, 0]), None, result.top.row(0), top=2, vocab=101)
+
+    with pytest.raises(DeviceError, match="NaN"):
+        figures()
+
+
+@pytest.mark.parametrize(("k", "sums"), [(-1, False), (0, True)])
+def test_a_sum_without_likeliest_tokens_is_refused(target: Target, k: int, sums: bool) -> None:
+    with pytest.raises(
+        UsageError, match=rf"for Pass\.log_sum, which comes with the likeliest tokens, 1 or more, not {k}"
+    ):
+        run(target, target.open(LIMITS), [5], top_k=k, log_sum=sums)
 
 
 @pytest.mark.thorough(sample=24)
@@ -259,18 +343,20 @@ def test_a_pass_may_request_no_logits(target: Target) -> None:
 
 
 def test_padding_of_the_vocabulary_is_never_among_the_likeliest(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+    target: Target, bundles: dict[str, Bundle], request: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that rows of logits have the width of the model's vocabulary, while ``top`` ends with the tokenizer's."""
     monkeypatch.setattr(Bundle, "tokens", property(lambda bundle: replace(bundle.manifest.tokens, size=40)))
-    result = run(target, target.open(LIMITS), [5, 6, 7, 8], logits=rows(4), top_k=50)
-    assert result.logits.shape == (4, 101)
-    assert result.logits.argmax(axis=1).max() >= 40, "padding would be on top"
-    assert result.top is not None
-    ids, values = result.top
-    assert ids.shape == (4, 40)
-    assert sorted(ids[0]) == list(range(40))
-    np.testing.assert_array_equal(values[:, 0], result.logits[:, :40].max(axis=1))
+    device, bits, method = request.node.callspec.params["target"]
+    if device == "gpu":  # its program has the number of ids
+        target = open_target(Bundle.open(bundles[method].path), device=device, limits=LIMITS, kv_bits=bits)
+    whole = run(target, target.open(LIMITS), [5, 6, 7, 8], logits=rows(4)).logits
+    assert whole.argmax(axis=1).max() >= 40, "padding would be on top"
+    for k in (1, 4, 50):
+        for sums in (True, False):
+            result = run(target, target.open(LIMITS), [5, 6, 7, 8], logits=rows(4), top_k=k, log_sum=sums)
+            assert result.logits.shape == (4, 101)
+            check_likeliest(result, whole, k, 40, sums=sums)
 
 
 @pytest.mark.thorough(sample=24)

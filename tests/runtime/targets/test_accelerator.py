@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BudgetError, DeviceError, ToolError, UnsupportedError, UsageError
 from edgedec.host.install_hint import install_extra
+from edgedec.hw.compiler.host import Results
 from edgedec.hw.plan.generator import HardwareGenerator
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.integer_profile.values import Logits
+from edgedec.runtime.accelerator.float_logits import float_logits
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import buffer_bytes, chosen_config, prepare_model
 from edgedec.runtime.accelerator.opening import memory_model
@@ -30,8 +32,9 @@ from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State
 from edgedec.runtime.row_recipe import CAUSAL, RowRecipe, make_rows
 from edgedec.runtime.run_settings import RunSettings
+from edgedec.runtime.sampling.log_sum import log_sum
 from edgedec.runtime.targets import host_device, open_target, target_module
-from edgedec.runtime.targets.accelerator import ProgramTarget, _floats
+from edgedec.runtime.targets.accelerator import ProgramTarget
 from tests.runtime.decoders.support.third.block import Blocks
 
 CONFIG: dict[str, Any] = {
@@ -84,7 +87,7 @@ def test_the_likeliest_tokens_are_selected_on_the_device(target: ProgramTarget) 
     whole = run(target, state, [5, 6, 7], logits=rows(3)).logits
     top = run(target, state, [5, 6, 7], logits=rows(3), top_k=2)
     assert top.top is not None
-    np.testing.assert_array_equal(top.top[0], np.argsort(-whole, axis=1, kind="stable")[:, :2])
+    np.testing.assert_array_equal(top.top.ids, np.argsort(-whole, axis=1, kind="stable")[:, :2])
     present = np.isfinite(top.logits)
     assert present.sum(axis=1).tolist() == [target.top_k] * 3
     np.testing.assert_array_equal(top.logits[present], whole[present])
@@ -104,7 +107,40 @@ def test_a_row_whose_likeliest_are_padding_is_read_whole(
     result = run(target, state, [5, 6, 7], logits=rows(3), top_k=1)
     assert target.counters.passes == before + 2
     assert result.top is not None
-    np.testing.assert_array_equal(result.top[0][:, 0], whole[:, :size].argmax(axis=1))
+    np.testing.assert_array_equal(result.top.ids[:, 0], whole[:, :size].argmax(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("step", "k", "passes"),
+    [(1, 1, 1), (1, 2, 2), (1000, 3, 1), (1000, 4, 2), (0, 1, 1)],
+    ids=["largest", "equal floats", "fewer than found", "as many as found", "equal integers"],
+)
+def test_tokens_that_the_device_may_have_left_out_are_read_whole(
+    target: ProgramTarget, monkeypatch: pytest.MonkeyPatch, step: int, k: int, passes: int
+) -> None:
+    """Give the device integers that float32 rounds to its next 2^7: of equal floats, the lower id has to come first."""
+    results = Results(
+        ids=np.arange(4, dtype=np.int32)[None] + 60,
+        logits=2**30 - step * np.arange(4)[None],
+        mantissa=np.array([3], np.int64),
+        exponent=np.array([-20], np.int64),
+    )
+    assert target.top_k == 4
+    monkeypatch.setattr(target.driver, "results", lambda rows: results)
+    before = target.counters.passes
+    top = run(target, target.open(LIMITS), [5], top_k=k).top
+    assert target.counters.passes == before + passes
+    assert top is not None
+    assert passes == 2 or top.ids.tolist() == [list(range(60, 60 + k))]
+
+
+def test_whole_rows_are_read_for_the_sum(target: ProgramTarget) -> None:
+    state = target.open(LIMITS)
+    result = run(target, state, [5, 6, 7], logits=rows(3), top_k=2, log_sum=True)
+    assert np.isfinite(result.logits).all()
+    assert result.top is not None
+    assert result.top.log_sum is not None
+    assert result.top.log_sum.tolist() == [log_sum(row) for row in result.logits]
 
 
 def test_states_take_turns_on_one_device(target: ProgramTarget) -> None:
@@ -287,7 +323,9 @@ def test_the_likeliest_float_is_that_of_the_integers(
     """Use two integers that are one float32, or reach a soft-cap: the smaller one must not win by its id."""
     for row in (values, [max(values) - 1, *values], [values[0], max(values) - 1, max(values)]):
         integers = np.array([row], np.int64)
-        floats = _floats(Logits(values=integers, mantissa=np.array([mantissa]), exponent=np.array([exponent]), cap=cap))
+        floats = float_logits(
+            Logits(values=integers, mantissa=np.array([mantissa]), exponent=np.array([exponent]), cap=cap)
+        )
         assert int(floats.argmax()) == int(integers.argmax())
         real = np.ldexp(integers * float(mantissa), exponent)
         np.testing.assert_allclose(floats, real if cap is None else cap * np.tanh(real / cap), rtol=1e-6)

@@ -21,6 +21,7 @@ from edgedec.runtime.gpu.kernels.embedding import embed
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State, Target
+from edgedec.runtime.sampling.log_sum import log_sum
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets.gpu import GpuTarget
 from edgedec.runtime.visibility import tree
@@ -194,11 +195,18 @@ def test_logits_stay_on_the_device_if_the_likeliest_tokens_are_enough(target: Gp
     result = run(target, state, [5, 6, 7], logits=rows(3), top_k=4)
     assert target.executor.read_bytes - before == 3 * 2 * 4 * target.info.top_k
     assert result.top is not None
-    ids, values = result.top
+    ids, values, none = result.top
+    assert none is None
     np.testing.assert_array_equal(ids, np.argsort(-whole, axis=1, kind="stable")[:, :4])
     np.testing.assert_array_equal(values, np.take_along_axis(whole, ids, 1))
     np.testing.assert_array_equal(np.take_along_axis(result.logits, ids, 1), values)
-    assert np.isfinite(result.logits).sum() == 12
+    assert np.isfinite(result.logits).sum() == 3 * target.info.top_k  # all that the device has found
+    before = target.executor.read_bytes
+    top = run(target, state, [5, 6, 7], logits=rows(3), top_k=4, log_sum=True).top
+    assert target.executor.read_bytes - before == 3 * 2 * 4 * (target.info.top_k + target.program.sum_parts)
+    assert top is not None
+    assert top.log_sum is not None
+    assert top.log_sum.tolist() == [log_sum(row) for row in whole]
     state.close()
 
 
@@ -211,9 +219,12 @@ def test_more_result_rows_than_there_is_room_for_are_computed_in_turns(bundles: 
     before = plain.executor.submissions
     np.testing.assert_array_equal(run(plain, state, [4, 5, 6]).logits, run(target, wide, [4, 5, 6]).logits)
     assert plain.executor.submissions == before + 3
-    likeliest = run(plain, state, [4, 5, 6], top_k=2).top
+    likeliest = run(plain, state, [4, 5, 6], logits=rows(3), top_k=2, log_sum=True).top
     assert likeliest is not None
-    np.testing.assert_array_equal(likeliest[0][:, 0], run(target, wide, [4, 5, 6]).logits.argmax(axis=1))
+    whole = run(target, wide, [4, 5, 6], logits=rows(3)).logits
+    np.testing.assert_array_equal(likeliest.ids[:, 0], whole.argmax(axis=1))
+    assert likeliest.log_sum is not None
+    assert likeliest.log_sum.tolist() == [log_sum(row) for row in whole]
     wide.close()
 
 

@@ -62,6 +62,7 @@ def counting_program() -> GpuProgram:
         vocab=4096,
         width=4,
         top_k=1,
+        sum_parts=1,
         most_moves=1,
         embeds_only=False,
         layout=layout,
@@ -76,6 +77,7 @@ def counting_program() -> GpuProgram:
         logits=4,
         top_ids=3,
         top_logits=4,
+        top_sums=4,
     )
 
 

@@ -14,9 +14,10 @@ from edgedec.runtime.gpu.kernels.cache import CacheShape
 from edgedec.runtime.gpu.kernels.embedding import embed, pack_embedding
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.linear_int8 import pack_int8
-from edgedec.runtime.gpu.kernels.results import move_rows, top_k
+from edgedec.runtime.gpu.kernels.results import exp_sums, log_of_parts, move_rows, sum_parts, top_k
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
 from edgedec.runtime.protocols import F32, I32
+from edgedec.runtime.sampling.log_sum import log_sum
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme
 from tests.runtime.gpu.kernels.support.bench import Bench
 
@@ -117,6 +118,55 @@ def test_a_row_with_nan_ends_with_it(gpu_device: Bench) -> None:
     room = {"top_ids": np.zeros(4, np.int32), "top_logits": np.zeros(4, np.float32)}
     made = gpu_device.run(kernels.merged, {"head": head, "found": found, **room})
     assert made["top_ids"].tolist() == [2, 4, 0, 1]
+
+
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize(
+    ("options", "vocab", "size", "scale"),
+    [(COMPACT, 20, 17, 1.0), (OPTIONS, 20, 17, 9.0), (OPTIONS, 9000, 8200, 3.0), (COMPACT, 9000, 8200, 1e-3)],
+)
+def test_exp_sums(gpu_device: Bench, options: ShaderOptions, vocab: int, size: int, scale: float) -> None:
+    """Check the sums of all bits with those of NumPy: far and near logits, differences that float32 does not hold."""
+    rng = np.random.default_rng(size)
+    logits = (rng.normal(size=(7, vocab)) * scale).astype(np.float32)
+    logits[1] += np.float32(1000)
+    logits[2] = 7.25
+    logits[3, ::2] = -np.inf
+    logits[3, 1] = 3e38
+    logits[4] = rng.uniform(-34, 0, vocab)
+    logits[5] = rng.uniform(0, 1, vocab) * 1e-40  # subnormal numbers
+    logits[6] = np.linspace(-33, 0.1, vocab)[::-1] * (1 + 1e-7)
+    logits[:, size:] = 1e9
+    made = run_exp_sums(gpu_device, options, logits, size)
+    assert made == [log_sum(row[:size]) for row in logits]
+
+
+def run_exp_sums(bench: Bench, options: ShaderOptions, logits: F32, size: int) -> list[float]:
+    r, largest = len(logits), np.where(np.isnan(logits[:, :size]), -np.inf, logits[:, :size]).max(axis=1)
+    top = np.full((r, 3), -9, np.float32)
+    top[:, 0] = largest
+    head = LAYOUT.new()
+    head[1:3] = r, r
+    buffers = {
+        "head": head,
+        "logits": logits,
+        "top_logits": top,
+        "top_sums": np.zeros(2 * r * sum_parts(size), np.uint32),
+    }
+    kernel = exp_sums(options, vocab=logits.shape[1], k=3, size=size)
+    words = bench.run(kernel, buffers, results=r)["top_sums"][: 2 * r * sum_parts(size)].reshape(r, -1)
+    return [log_of_parts(top[row, 0], words[row]) for row in range(r)]
+
+
+@pytest.mark.thorough
+def test_wrong_logits_have_no_sum(gpu_device: Bench) -> None:
+    logits = np.zeros((4, 5000), np.float32)
+    logits[1, 4500] = np.nan
+    logits[2, 3] = np.inf
+    logits[3] = -np.inf
+    made = run_exp_sums(gpu_device, OPTIONS, logits, 5000)
+    assert made[0] == log_sum(logits[0])
+    assert np.isnan(made[1:]).all()
 
 
 def test_too_few_logits_are_refused() -> None:
