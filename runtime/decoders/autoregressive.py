@@ -193,6 +193,7 @@ class AutoregressiveSequence(PromptSequence):
             adaptive=decoder.begin_speculation(limits),
             ahead=Ahead(self._draft, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter),
             clock=self._clock,
+            target_top_k=decoder.target.info.top_k,
         )
         self._compile()
 

@@ -40,7 +40,7 @@ from edgedec.runtime.protocols import (
 from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.rounds.ahead import Ahead, root_alone
 from edgedec.runtime.rounds.statistics import RoundClock
-from edgedec.runtime.sampling.target_top import TOP_TAPS, graph_taps, top_taps
+from edgedec.runtime.sampling.target_top import TOP_K, TOP_TAPS, graph_taps, likeliest_taps, top_taps
 from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["Round", "RoundParts", "TreePass", "begin_round", "end_round", "grow", "speculative_round"]
@@ -124,6 +124,8 @@ class RoundParts:
         adaptive: decides whether guesses pay, and has their measured acceptance.
         ahead: the tree that was grown during the last pass.
         clock: measures the phases.
+        target_top_k: ``TargetInfo.top_k`` of the target.
+        top_k: likeliest tokens of a row that ``request`` and the draft need; 0: whole rows.
     """
 
     request: Request
@@ -137,6 +139,9 @@ class RoundParts:
     clock: RoundClock
     policy: TreePolicy = field(init=False)
     verifier: Verifier = field(init=False)
+    target_top_k: int = 0
+    top_k: int = field(init=False)
+    _learns_top: bool = field(init=False, repr=False)  # ``taps`` has ``TOP_TAPS``
     target_taps: tuple[str, ...] = field(init=False)  # the names in ``taps`` that the target computes
     _rows: int = field(init=False, repr=False)  # nodes of the largest tree
     _room: Limits = field(init=False, repr=False)  # limits of the last tree
@@ -144,6 +149,9 @@ class RoundParts:
 
     def __post_init__(self) -> None:
         self.target_taps = graph_taps(self.taps)
+        self._learns_top, self.top_k = set(TOP_TAPS) <= set(self.taps), self.request.top_k
+        if self._learns_top and 0 < self.top_k < TOP_K < self.target_top_k:
+            self.top_k = TOP_K
         self._rows = min(self.limits.nodes, self.request.tree_nodes or self.limits.nodes)
         self._room = replace(self.limits, nodes=0)
         policy, verifier, likeliest = self.request.policy, self.request.verifier, self.request.likeliest
@@ -178,7 +186,10 @@ class RoundParts:
         if not self.taps:
             return outcome
         taps = {name: values[outcome.path] for name, values in result.taps.items()}
-        if set(TOP_TAPS) <= set(self.taps):
+        if self._learns_top:
+            top = result.top if request.greedy and request.learned is None else None
+            if top is not None and top.ids.shape[1] >= min(TOP_K, self.vocab_limit):
+                return replace(outcome, taps={**taps, **likeliest_taps(top, outcome.path)})
             if request.greedy:
                 learned = _after_node(request.learned or _unchanged, tree, result, text)
                 rows = [learned(int(node))[: self.vocab_limit] for node in outcome.path]
@@ -223,7 +234,7 @@ def _tree_pass(parts: RoundParts, tree: TokenTree, start: int) -> Pass:
         positions=np.array(positions, np.int32),
         visible=visible,
         logits=logits,
-        top_k=parts.request.top_k,
+        top_k=parts.top_k,
         log_sum=parts.request.log_sum,
         taps=parts.target_taps,
     )

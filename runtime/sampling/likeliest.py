@@ -30,8 +30,8 @@ class RowLikeliest(NamedTuple):
 class Likeliest(NamedTuple):
     """The likeliest tokens of r rows of logits among the tokenizer's ids. Others, which pad the vocabulary, do not count.
 
-    The tokens of a row are in descending order of their logits; of equal logits, the lower id comes first. k is the number
-    that the pass asked for, or that of the tokenizer's ids if these are fewer.
+    The tokens of a row are in descending order of their logits; of equal logits, the lower id comes first, and
+    NaN before all others. k is the number that the pass asked for, or that of the tokenizer's ids if these are fewer.
     """
 
     ids: _I32  # [r, k]
@@ -68,12 +68,13 @@ def find_likeliest(logits: _F32, k: int, ids: int, *, log_sum: bool) -> Likelies
 def largest_ids(row: _F32, k: int) -> NDArray[np.intp]:
     """Return the places of the k largest values of a row, or of all of them, in descending order.
 
-    Of equal values, the one with the lower place comes first. NaN counts as -inf.
+    Of equal values, the one with the lower place comes first. NaN comes before all others, so that nobody misses it.
 
     Example: ``largest_ids(row([1, 3, 3, 2]), 3)`` is [1, 2, 3].
     """
     if np.isnan(row.max()):
-        row = np.where(np.isnan(row), np.float32(-np.inf), row)
+        nan = np.isnan(row)
+        return np.lexsort((np.where(nan, np.float32(0), -row), ~nan))[:k]
     if k == 1:
         return np.array([row.argmax()])
     places = np.arange(len(row))

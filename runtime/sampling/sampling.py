@@ -19,7 +19,7 @@ from edgedec.runtime.sampling import portable_math
 __all__ = ["Sampler", "SamplingConfig", "checked_sampling"]
 
 
-# Options that do not change which token is likeliest.
+# Options that leave the order of tokens as it is, and depend only on the tokens that ``top_k`` keeps.
 _ORDER_KEPT = {"temperature", "top_k", "top_p", "min_p", "repeat_last_n", "seed"}
 
 
@@ -87,15 +87,16 @@ class SamplingConfig:
         return bool(self.repeat_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
     @property
-    def needs_whole_rows(self) -> bool:
-        """True if the sampler needs all logits of a row, and not only those of the few likeliest tokens.
+    def likeliest_needed(self) -> int:
+        """Number of likeliest tokens of a row on which its distribution depends, to the last bit; 0: on all tokens.
 
-        At temperature 0 only the likeliest token counts, unless an option changes the order of tokens. Options outside
-        ``_ORDER_KEPT`` are assumed to change it, so that a new option is handled correctly before it is listed there.
+        At temperature 0 it is the likeliest one, and otherwise those that ``top_k`` keeps, unless an option changes the
+        order of tokens. Options outside ``_ORDER_KEPT`` are assumed to change it, so that a new option is handled correctly
+        before it is listed there.
         """
-        if self.temperature:
-            return True
-        return any(getattr(self, item.name) != item.default for item in fields(self) if item.name not in _ORDER_KEPT)
+        if any(getattr(self, item.name) != item.default for item in fields(self) if item.name not in _ORDER_KEPT):
+            return 0
+        return self.top_k if self.temperature else 1
 
 
 def checked_sampling(sampling: SamplingConfig | None) -> SamplingConfig:

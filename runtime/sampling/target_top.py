@@ -17,10 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32
+from edgedec.runtime.protocols import F32, I32
 from edgedec.runtime.sampling import portable_math
+from edgedec.runtime.sampling.likeliest import Likeliest
 
-__all__ = ["TOP_IDS", "TOP_K", "TOP_PROBS", "TOP_TAPS", "graph_taps", "top_taps"]
+__all__ = ["TOP_IDS", "TOP_K", "TOP_PROBS", "TOP_TAPS", "graph_taps", "likeliest_taps", "top_taps"]
 
 TOP_IDS, TOP_PROBS = TOP_TAPS = ("top_ids", "top_probs")
 TOP_K = 10  # tokens of a row
@@ -54,9 +55,29 @@ def top_taps(rows: Sequence[F32], *, logits: bool, k: int = TOP_K) -> Mapping[st
             bound = np.partition(values, len(values) - k)[len(values) - k]
             keep, values = keep[values >= bound], values[values >= bound]
         order = np.argsort(-values, kind="stable")[:k]
-        values = values[order]
-        if logits and len(values):
-            weights = portable_math.exp((values - top).astype(np.float64))
-            values = (weights / portable_math.total(weights)).astype(np.float32)
+        values = _shares(values[order]) if logits and len(order) else values[order]
         ids[at, : len(order)], probs[at, : len(order)] = keep[order], values
     return {TOP_IDS: ids, TOP_PROBS: probs}
+
+
+def likeliest_taps(top: Likeliest, rows: I32) -> Mapping[str, F32]:
+    """Return what ``top_taps`` returns of rows of logits, from the likeliest tokens of a pass.
+
+    Parameters:
+        top: the likeliest tokens of rows, ``TOP_K`` or more of each, or all that there are.
+        rows: numbers of the rows, [n].
+    """
+    ids, probs = np.zeros((2, len(rows), TOP_K), np.float32)
+    for at, row in enumerate(rows.tolist()):
+        values = top.logits[row, :TOP_K]
+        count = int(np.count_nonzero(values > values[0] - _FAR))
+        if count:
+            ids[at, :count], probs[at, :count] = top.ids[row, :count], _shares(values[:count])
+    return {TOP_IDS: ids, TOP_PROBS: probs}
+
+
+def _shares(values: F32) -> F32:
+    """Return the softmax of logits in descending order."""
+    weights = portable_math.exp((values - values[0]).astype(np.float64))
+    shares: F32 = (weights / portable_math.total(weights)).astype(np.float32)
+    return shares

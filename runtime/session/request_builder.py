@@ -34,7 +34,7 @@ class RequestBuilder:
     Parameters:
         run: plan of the run, with its limits and its settings of speculation.
         vocab: number of ids.
-        top_k: number of likeliest tokens of a row that the target returns in place of whole rows; 0: whole rows.
+        top_k: number of likeliest tokens of a row that the target returns faster than whole rows; 0: none.
 
     Members:
         pause: signal to the rounds of all requests.
@@ -82,7 +82,11 @@ class RequestBuilder:
         elif logprobs is not None or text.prompt_logprobs:
             figures = partial(token_logprobs, top=logprobs or 0, vocab=self._vocab)
         is_plain = constraint is None and not longer  # the sampler alone decides, which compiled rounds rely on
-        whole_rows = config.needs_whole_rows or not is_plain or figures is not None
+        needed = config.likeliest_needed if is_plain else 0
+        log_sum = figures is not None and text.logprobs_of == "model"
+        if needed and log_sum:  # the chosen token is among those that the sampler needs
+            needed = max(needed, min(logprobs or 0, self._vocab))
+        top_k = needed if needed <= self._top_k else 0
         return Request(
             prompt=prompt,
             limits=self._run.limits,
@@ -96,7 +100,8 @@ class RequestBuilder:
             likeliest=sampler.likeliest if config.temperature == 0 and is_plain else None,
             learned=None if constraint is None else masked(constraint),
             dropped=text.dropped,
-            top_k=0 if whole_rows else self._top_k,
+            top_k=top_k,
+            log_sum=log_sum and top_k > 0,
             interrupted=text.interrupted,
             on_prefill=on_prefill,
             logprobs=figures,

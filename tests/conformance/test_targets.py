@@ -315,6 +315,7 @@ def test_nan_gives_no_log_probability(target: Target) -> None:
     def figures() -> None:
         result = after_embedding(target, np.nan)
         assert result.top is not None
+        assert np.isnan(result.top.logits[0, 0]), "whoever looks at the likeliest token only has to see it, too"
         token_logprobs(result.logits[0], int(result.top.ids[0, 0]), None, result.top.row(0), top=2, vocab=101)
 
     with pytest.raises(DeviceError, match="NaN"):

@@ -45,6 +45,6 @@ def test_nothing_is_found_unless_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_nan_comes_last(k: int) -> None:
+def test_nan_comes_first(k: int) -> None:
     row = np.array([np.nan, 1, 3, np.nan], np.float32)
-    assert largest_ids(row, k).tolist() == [2, 1, 0, 3][:k]
+    assert largest_ids(row, k).tolist() == [0, 3, 2, 1][:k]

@@ -291,13 +291,20 @@ def test_a_vocabulary_without_ids_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5}, {"seed": 7}, {"repeat_last_n": 2}])
-def test_greedy_decoding_needs_the_likeliest_tokens_only(options: dict[str, Any]) -> None:
-    assert not SamplingConfig(temperature=0, **options).needs_whole_rows
-    assert SamplingConfig(temperature=0.1, **options).needs_whole_rows
+def test_greedy_decoding_needs_the_likeliest_token_only(options: dict[str, Any]) -> None:
+    assert SamplingConfig(temperature=0, **options).likeliest_needed == 1
 
 
-def test_a_penalty_needs_whole_rows() -> None:
-    assert SamplingConfig(temperature=0, repeat_penalty=1.1).needs_whole_rows
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.5}, {"min_p": 0.5}, {"seed": 7}, {"repeat_last_n": 2}])
+def test_sampling_needs_the_tokens_that_top_k_keeps(options: dict[str, Any]) -> None:
+    assert SamplingConfig(temperature=0.1, top_k=7, **options).likeliest_needed == 7
+    assert SamplingConfig(temperature=0.1, top_k=0, **options).likeliest_needed == 0
+
+
+@pytest.mark.parametrize("temperature", [0, 0.9])
+def test_a_penalty_needs_whole_rows(temperature: float) -> None:
+    assert SamplingConfig(temperature=temperature, repeat_penalty=1.1).likeliest_needed == 0
+    assert SamplingConfig(temperature=temperature, logit_bias=((1, 1.0),)).likeliest_needed == 0
 
 
 def test_an_unknown_option_needs_whole_rows() -> None:
@@ -305,27 +312,27 @@ def test_an_unknown_option_needs_whole_rows() -> None:
     class Later(SamplingConfig):
         presence_penalty: float = 0.0
 
-    assert not Later(temperature=0).needs_whole_rows
-    assert Later(temperature=0, presence_penalty=0.5).needs_whole_rows
+    assert Later(temperature=0).likeliest_needed == 1
+    assert Later(temperature=0, presence_penalty=0.5).likeliest_needed == 0
 
 
 @pytest.mark.thorough
 @given(
-    hnp.arrays(np.float32, st.integers(4, 40), elements=st.floats(-5, 5, width=32)),
+    hnp.arrays(np.float32, st.integers(8, 40), elements=st.integers(-5, 5).map(float)),
     st.integers(0, 6),
-    st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.9}, {"repeat_last_n": -1}]),
+    st.sampled_from([0, 0.7]),
+    st.sampled_from([{}, {"top_p": 0.3}, {"min_p": 0.9}, {"top_p": 0.9, "min_p": 0.1}, {"repeat_last_n": -1}]),
 )
-def test_options_without_whole_rows_choose_the_same_from_the_likeliest(
-    logits: F32, lowest: int, options: dict[str, Any]
+def test_options_without_whole_rows_have_the_same_distribution_of_the_likeliest(
+    logits: F32, more: int, temperature: float, options: dict[str, Any]
 ) -> None:
-    """Use rows like an accelerator's: finite at the likeliest tokens, -inf elsewhere."""
-    config = SamplingConfig(temperature=0, **options)
-    assert not config.needs_whole_rows
+    """Use rows like an accelerator's: finite at the likeliest tokens, as many as are needed or more, and -inf elsewhere."""
+    config = SamplingConfig(temperature=temperature, top_k=3, **options)
     partial = np.full_like(logits, -np.inf)
-    likeliest = np.argsort(-logits, kind="stable")[: lowest + 1]
+    likeliest = np.argsort(-logits, kind="stable")[: config.likeliest_needed + more]
     partial[likeliest] = logits[likeliest]
     history = np.arange(3, dtype=np.int32)
     sampler = Sampler(config, len(logits))
     whole = sampler.distribution(logits, history).copy()
-    np.testing.assert_array_equal(sampler.distribution(partial, history), whole)
-    assert whole[sampler.likeliest(partial, history)] == 1
+    assert sampler.distribution(partial, history).tobytes() == whole.tobytes()
+    assert sampler.likeliest(partial, history) == sampler.likeliest(logits, history)

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from edgedec.runtime.protocols import F32
-from edgedec.runtime.sampling.target_top import TOP_IDS, TOP_PROBS, top_taps
+from edgedec.runtime.sampling.likeliest import find_likeliest
+from edgedec.runtime.sampling.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS, likeliest_taps, top_taps
 
 
 def row(values: Any) -> F32:
@@ -35,6 +37,21 @@ def test_logits_become_shares_of_the_kept_ones(logits: list[int], k: int) -> Non
     taps = top_taps([row(logits)], logits=True, k=k)
     assert taps[TOP_IDS].tolist() == expected[TOP_IDS].tolist()
     assert taps[TOP_PROBS] == pytest.approx(expected[TOP_PROBS] / expected[TOP_PROBS].sum(), abs=1e-6)
+
+
+@given(
+    rows=hnp.arrays(
+        np.float32, st.tuples(st.integers(1, 3), st.integers(1, 40)), elements=st.integers(-12, 12).map(float)
+    ),
+    more=st.integers(0, 5),
+)
+def test_taps_of_the_likeliest_tokens_are_those_of_whole_rows(rows: F32, more: int) -> None:
+    top = find_likeliest(rows, TOP_K + more, rows.shape[1], log_sum=False)
+    assert top is not None
+    path = np.arange(len(rows), dtype=np.int32)[::-1]
+    made, right = likeliest_taps(top, path), top_taps([rows[at] for at in path], logits=True)
+    for name in TOP_TAPS:
+        assert made[name].tobytes() == right[name].tobytes()
 
 
 def test_each_node_has_a_row_and_invalid_logits_none() -> None:

@@ -17,7 +17,6 @@ from edgedec.runtime.sampling.log_sum import LOG2_E, MOST_HALF, TERMS, UNIT_BITS
 __all__ = ["TopKernels", "exp_sums", "log_of_parts", "move_rows", "sum_parts", "top_k"]
 
 _PART = 4096  # logits of a workgroup
-_INVALID = (1 << 64) - 1  # sum of a part with NaN
 
 
 class TopKernels(NamedTuple):
@@ -102,10 +101,9 @@ def log_of_parts(largest: np.float32, words: NDArray[np.uint32]) -> float:
 
     It is NaN if a logit is NaN or +inf, or if all are -inf.
     """
-    sums = [int(low) | int(high) << 32 for low, high in words.reshape(-1, 2).tolist()]
-    if _INVALID in sums or not math.isfinite(largest):
+    if not math.isfinite(largest):
         return math.nan
-    return log_of(float(largest), sum(sums))
+    return log_of(float(largest), sum([low | high << 32 for low, high in words.reshape(-1, 2).tolist()]))
 
 
 def move_rows(options: ShaderOptions, *, cache: CacheShape) -> Kernel:

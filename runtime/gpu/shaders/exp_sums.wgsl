@@ -1,10 +1,8 @@
 // Sums of the weights of a row's logits, as sampling/log_sum.py defines them: a workgroup adds those of its part. The order
-// does not matter, because weights are integers of 64 bits, here (lower word, upper word). A part with NaN has all bits set.
-
-const INVALID = vec2(0xffffffffu, 0xffffffffu);
+// does not matter, because weights are integers of 64 bits, here (lower word, upper word). A row with NaN has a largest logit
+// of NaN, and its sums are not used.
 
 var<workgroup> sums: array<vec2<u32>, LANES>;
-var<workgroup> invalid: atomic<u32>;
 
 fn plus(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let low = a.x + b.x;
@@ -50,14 +48,10 @@ fn weight_of(logit: f32, most: f32) -> vec2<u32> {
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     start();
-    if (lane == 0u) { atomicStore(&invalid, 0u); }
-    workgroupBarrier();
     let most = mul(top_logits[group.z * K], 0.5);
     var sum = vec2(0u, 0u);
     for (var i = group.x * PART + lane; i < min((group.x + 1u) * PART, SIZE); i += LANES) {
-        let logit = logits[group.z * VOCAB + i];
-        if (is_nan(logit)) { atomicStore(&invalid, 1u); }
-        sum = plus(sum, weight_of(logit, most));
+        sum = plus(sum, weight_of(logits[group.z * VOCAB + i], most));
     }
     sums[lane] = sum;
     workgroupBarrier();
@@ -66,9 +60,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
     if (lane == 0u) {
-        let result = select(sums[0], INVALID, atomicLoad(&invalid) != 0u);
         let at = (group.z * PARTS + group.x) * 2u;
-        top_sums[at] = result.x;
-        top_sums[at + 1u] = result.y;
+        top_sums[at] = sums[0].x;
+        top_sums[at + 1u] = sums[0].y;
     }
 }

@@ -1,4 +1,4 @@
-// The K items with the largest logits in descending order; of equal ones, the smaller id comes first, and NaN comes last.
+// The K items with the largest logits in descending order; of equal ones, the smaller id comes first. NaN comes before all others, so that nobody misses it.
 // A workgroup selects among the items of its part, one after another. An invocation remembers the best of its own items.
 
 const NOTHING = 0xffffffffu;  // an id that no item has
@@ -13,7 +13,7 @@ var<workgroup> best_key: atomic<u32>;
 var<workgroup> best_id: atomic<u32>;
 
 fn key_of(bits: u32) -> u32 {
-    if ((bits & 0x7fffffffu) > 0x7f800000u) { return 0u; }
+    if ((bits & 0x7fffffffu) > 0x7f800000u) { return 0xfffffffeu; }
     if ((bits & 0x7fffffffu) == 0u) { return 0x80000000u; }
     return select(bits | 0x80000000u, ~bits, (bits >> 31u) != 0u);
 }

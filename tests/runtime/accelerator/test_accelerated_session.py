@@ -13,10 +13,13 @@ import pytest
 from edgedec.errors import BudgetError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.protocols import Target
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.answer import Answer
 from edgedec.runtime.session.session import Session
+from edgedec.runtime.targets import load_target
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -92,6 +95,44 @@ def test_sampling_reads_whole_rows_and_depends_on_the_seed(path: Path) -> None:
     assert different.tokens != first.tokens
     penalized = answer(path, sampling=SamplingConfig(temperature=0, repeat_penalty=1.5))
     assert len(penalized.tokens) == 40
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_few_tokens_are_sampled_as_from_whole_rows(
+    path: Path, monkeypatch: pytest.MonkeyPatch, logprobs: int | None
+) -> None:
+    """Without figures the device's likeliest tokens are read; the sum for these is computed of whole rows."""
+    outputs, submit = set[int](), Driver.submit
+
+    def submitted(driver: Driver, *arguments: Any, logits: int = BEST, **keywords: Any) -> None:
+        outputs.add(logits)
+        submit(driver, *arguments, logits=logits, **keywords)
+
+    def texts() -> list[Answer]:
+        outputs.clear()
+        sampling = SamplingConfig(top_k=3, temperature=1.2)
+        with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
+            return [
+                session.generate(PROMPT, n_predict=40, sampling=replace(sampling, seed=seed), logprobs=logprobs)
+                for seed in range(3)
+            ]
+
+    monkeypatch.setattr(Driver, "submit", submitted)
+    few = texts()
+    assert outputs == {NO_LOGITS, BEST if logprobs is None else WHOLE_ROWS}
+
+    def loaded(*arguments: Any, **keywords: Any) -> Target:
+        target = load_target(*arguments, **keywords)
+        target.info = replace(target.info, top_k=0)
+        return target
+
+    monkeypatch.setattr("edgedec.runtime.session.session.load_target", loaded)
+    whole = texts()
+    assert outputs == {NO_LOGITS, WHOLE_ROWS}
+    assert [one.tokens for one in few] == [one.tokens for one in whole]
+    assert [one.logprobs for one in few] == [one.logprobs for one in whole]
+    assert few[0].tokens != few[1].tokens
 
 
 @pytest.mark.thorough
