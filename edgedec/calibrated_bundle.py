@@ -18,7 +18,16 @@ from edgedec.families import build_graph
 from edgedec.host.spelling import must_be_one_of
 from edgedec.kv.policy import KV_POLICY, KvPolicy, policy_kinds, read_policy
 
-__all__ = ["AUTO", "FULL", "check_policy_name", "policy_name", "weights_sha256", "with_policy", "write_calibrated"]
+__all__ = [
+    "AUTO",
+    "FULL",
+    "check_policy_name",
+    "manifest_content",
+    "policy_name",
+    "weights_sha256",
+    "with_policy",
+    "write_calibrated",
+]
 
 FULL, AUTO = "full", "auto"  # values of --kv-policy: no policy, and the planner's choice
 
@@ -27,7 +36,7 @@ _CHUNK_BYTES = 1 << 20  # bytes that are copied at a time
 
 def weights_sha256(bundle: Bundle) -> str:
     """Return the SHA-256 of a bundle's weights file, hexadecimal."""
-    digest: str = _manifest(bundle)["files"][WEIGHTS]["sha256"]
+    digest: str = manifest_content(bundle)["files"][WEIGHTS]["sha256"]
     return digest
 
 
@@ -43,7 +52,7 @@ def write_calibrated(bundle: Bundle, output: str | os.PathLike[str], policy: KvP
         BundleError: the policy was made for other weights, or a file of the bundle has changed since it was opened.
         EdgedecError: the disk is full, or permission is denied.
     """
-    content = _manifest(bundle)
+    content = manifest_content(bundle)
     config = {**content["config"], KV_POLICY: policy.to_json()}
     if policy.weights_sha256 != content["files"][WEIGHTS]["sha256"]:
         raise BundleError(f"{bundle.path}: the policy was made for other weights; calibrate this bundle")
@@ -101,8 +110,12 @@ def with_policy(bundle: Bundle, request: str | None) -> Bundle:
     return replace(bundle, manifest=replace(bundle.manifest, config=config))
 
 
-def _manifest(bundle: Bundle) -> dict[str, Any]:
-    """Return the content of the manifest, which ``Bundle.open`` has checked."""
+def manifest_content(bundle: Bundle) -> dict[str, Any]:
+    """Return the content of the manifest, which ``Bundle.open`` has checked.
+
+    Raises:
+        BundleError: it has changed since.
+    """
     content: dict[str, Any] = json.loads((bundle.path / MANIFEST).read_bytes())
     if content.get("sha256") != bundle.sha256:
         raise BundleError(f"{bundle.path / MANIFEST}: changed since the bundle was opened; run the command again")

@@ -24,6 +24,7 @@ class TargetRequest:
         recipe: recipe of the rows, for targets that compute rows again by themselves.
         result_rows: maximum number of rows of logits of a pass, for its memory. None: all rows of a tree, or the last row if
             the limits have no depth.
+        lent: the target that lends tensors to the bundle has them in memory, so that they are not loaded and counted again.
     """
 
     limits: Limits
@@ -33,6 +34,7 @@ class TargetRequest:
     taps: tuple[str, ...] = ()
     recipe: RowRecipe = CAUSAL
     result_rows: int | None = None
+    lent: bool = False
 
 
 class TargetKeywords(TypedDict, total=False):
@@ -45,3 +47,4 @@ class TargetKeywords(TypedDict, total=False):
     taps: tuple[str, ...]
     recipe: RowRecipe
     result_rows: int | None
+    lent: bool

@@ -82,23 +82,30 @@ class Bundle:
         path: its folder.
         manifest: its manifest.
         verify: files that belong to it are read even if they were checked before and have not changed since.
+        lender: the target of a draft that borrows tensors (``edgedec.bundle.lending``); None: there is none.
+        resident: True if these tensors are in memory for the target, where the bundle's model runs, too.
     """
 
     path: Path
     manifest: Manifest
     verify: bool = False
+    lender: Bundle | None = None
+    resident: bool = False
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, weights: bool = True, verify: bool = False) -> Bundle:
+    def open(
+        cls, path: str | os.PathLike[str], *, weights: bool = True, verify: bool = False, borrows: bool = False
+    ) -> Bundle:
         """Verify a bundle and read its manifest; weights stay on disk.
 
         Args:
             weights: verify the weights too, which takes a second for some hundred megabytes; if False, only the shapes of
                 the bundle may be used.
             verify: read the weights even if they were checked before and have not changed since.
+            borrows: the bundle may borrow tensors of a target; then its model runs only after ``lend_tensors``.
 
         Raises:
-            UsageError: nothing exists at ``path``.
+            UsageError: nothing exists at ``path``, or the bundle borrows tensors and ``borrows`` is False.
             BundleError: ``path`` is not a bundle, or the bundle is damaged; the message names the file.
             UnsupportedError: the bundle has a version or requires a feature that this edgedec does not know; the message
                 names the command that makes the bundle again.
@@ -123,6 +130,11 @@ class Bundle:
             manifest = open_manifest(folder, weights=weights, verify=verify)
         except OSError as error:
             raise BundleError(f"{folder}: cannot be read: {error.strerror}") from error
+        if manifest.borrows is not None and not borrows:
+            raise UsageError(
+                f"{folder}: borrows {next(iter(manifest.borrows.tensors))} of its target {manifest.borrows.target}, so it "
+                f"is a draft model of that target only; run: edgedec generate -m TARGET --spec-type model -md {folder}"
+            )
         return cls(path=folder, manifest=manifest, verify=verify)
 
     @property
@@ -141,7 +153,26 @@ class Bundle:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        return self.manifest.tensors
+        """The tensors by name, with those that a lender lends; these have their offsets in the lender's file."""
+        return self.manifest.tensors if self.lender is None else self._with_borrowed
+
+    @cached_property
+    def _with_borrowed(self) -> Mapping[str, Tensor]:
+        assert self.lender is not None
+        lent = {name: self.lender.tensors[theirs] for name, theirs in self.borrowed.items()}
+        return {**self.manifest.tensors, **lent}
+
+    @property
+    def borrowed(self) -> Mapping[str, str]:
+        """The names of the borrowed tensors in the target, by the bundle's own names."""
+        borrows = self.manifest.borrows
+        return {} if borrows is None else {name: one.tensor for name, one in borrows.tensors.items()}
+
+    def holder(self, name: str) -> tuple[Bundle, str]:
+        """Return the bundle whose file has a tensor, and the tensor's name there."""
+        if self.lender is not None and name in self.borrowed:
+            return self.lender, self.borrowed[name]
+        return self, name
 
     @property
     def parameters(self) -> int:
@@ -213,6 +244,9 @@ class Bundle:
 
     def array(self, name: str, part: str) -> Array:
         """Return one stored part, mapped from disk."""
+        holder, own = self.holder(name)
+        if holder is not self:
+            return holder.array(own, part)
         tensor = self._tensor(name)
         spec, start = tensor.scheme.parts(tensor.shape)[part], tensor.offsets[part]
         raw = np.asarray(self._mapped[start : start + spec.nbytes])
@@ -226,7 +260,9 @@ class Bundle:
         tensor = self._tensor(name)
         spec = tensor.scheme.parts(tensor.shape)[part]
         count = math.prod(spec.shape)
-        return np.fromfile(self.weights_file, spec.dtype, count, offset=tensor.offsets[part]).reshape(spec.shape)
+        return np.fromfile(self.holder(name)[0].weights_file, spec.dtype, count, offset=tensor.offsets[part]).reshape(
+            spec.shape
+        )
 
     def weight(self, name: str) -> Weight:
         """Return a weight with its arrays; float and int8 arrays are views of the mapped file.
@@ -237,7 +273,7 @@ class Bundle:
         """
         tensor = self._tensor(name)
         parts = {part: self.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
-        with naming(self.weights_file):
+        with naming(self.holder(name)[0].weights_file):
             return tensor.scheme.open(name, tensor.shape, parts)
 
     def row_reader(self, name: str) -> RowReader:
@@ -250,7 +286,7 @@ class Bundle:
         if isinstance(tensor.scheme, Int4Scheme) or (isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows):
             raise BundleError(f"{self.path}: tensor {name} is not stored by rows; quantize the checkpoint again")
         scale = self.copied(name, "scale") if _has_small_scale(tensor.scheme) else None
-        return RowReader(self.weights_file, tensor, scale)
+        return RowReader(self.holder(name)[0].weights_file, tensor, scale)
 
     def _tensor(self, name: str) -> Tensor:
         if name not in self.tensors:
@@ -336,6 +372,11 @@ class BundleWriter:
             self.features.add(TERNARY_EMBEDDING)
         self.tensors[name] = {"shape": list(shape), "scheme": scheme_to_json(scheme), "offsets": offsets}
 
+    def weights_entry(self) -> dict[str, Any]:
+        """Return the manifest's entry of the file with the tensors that were added; no tensor may follow."""
+        self.file.flush()
+        return {"bytes": self.file.tell(), "sha256": self._hash.hexdigest()}
+
     def finish(
         self,
         *,
@@ -351,11 +392,10 @@ class BundleWriter:
         ``tokenizer_identity`` names it instead if another file may describe the same tokenizer.
         """
         self.features |= {key for key in (ROTATED_WEIGHTS, KV_POLICY) if config.get(key) is not None}
-        self.file.flush()
         tokenizer_json = json.dumps(
             json.loads(tokenizer_json), sort_keys=True, separators=(",", ":"), ensure_ascii=False
         )
-        files = {WEIGHTS: {"bytes": self.file.tell(), "sha256": self._hash.hexdigest()}}
+        files = {WEIGHTS: self.weights_entry()}
         for name, text in ((TOKENIZER, tokenizer_json), (TEMPLATE, chat_template)):
             if text is not None:
                 data = text.encode("utf-8")

@@ -12,10 +12,8 @@ import mmap
 import re
 import reprlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec import __version__
+from edgedec.bundle.borrows import BORROWS, Borrows, read_borrows
+from edgedec.bundle.tensor_entries import ALIGNMENT, Tensor, check_overlaps, is_size, naming, read_tensor
 from edgedec.bundle.verified import is_verified, verifying
 from edgedec.digests import sha256, sha256_of_size
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.kv.policy import KV_POLICY, read_policy
-from edgedec.schemes import Scheme, TernaryScheme, scheme_from_json
+from edgedec.schemes import TernaryScheme
 
 __all__ = [
     "ALIGNMENT",
@@ -59,13 +59,11 @@ ROTATED_WEIGHTS = (
     "hadamard"  # feature of bundles with weights that are stored rotated, and their key in the configuration
 )
 # Features of a manifest's "requires" that this edgedec knows.
-FEATURES = frozenset({"int4", "tied_planes", "half_scales", TERNARY_EMBEDDING, ROTATED_WEIGHTS, KV_POLICY})
+FEATURES = frozenset({"int4", "tied_planes", "half_scales", TERNARY_EMBEDDING, ROTATED_WEIGHTS, KV_POLICY, BORROWS})
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 KV_PERPLEXITY = "kv_perplexity"  # key of a manifest's "quantization", read by ``edgedec.runtime.kv_precision``
 TOKENIZER_IDENTITY = "tokenizer_identity"  # key of a manifest that names what the token ids mean
-ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory
-MAX_DIMENSIONS = 8
 # Bytes of a weight that are checked at once. When a larger, mapped block is freed, glibc keeps all smaller ones after it.
 _CHUNK_BYTES = 96 << 10
 _HASHED_BYTES = 1 << 18  # bytes that are hashed at once
@@ -82,32 +80,10 @@ class Tokens:
     eos: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """An entry of the manifest: the offsets of the parts of one weight in ``weights.bin``."""
-
-    shape: tuple[int, ...]
-    scheme: Scheme
-    offsets: Mapping[str, int]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.scheme.parts(self.shape).values())
-
-    @property
-    def count(self) -> int:
-        return int(np.prod(self.shape, dtype=object))
-
-
 def manifest_hash(data: bytes, stated: str) -> str:
     """Return the SHA-256 of a manifest's bytes with the ``stated`` hash, which is last in the file, replaced by zeros."""
     before, _, after = data.rpartition(stated.encode())
     return sha256(before + b"0" * 64 + after).hexdigest()
-
-
-def _is_size(value: Any, limit: int) -> bool:
-    """Return True for an integer in 0..limit; JSON's true and 1.0 are not integers."""
-    return type(value) is int and 0 <= value <= limit
 
 
 def _hash_file(path: Path, stopped: Callable[[], bool] = lambda: False) -> str:
@@ -244,56 +220,6 @@ def _match(file: Path, entry: Mapping[str, Any], actual: str) -> None:
         raise BundleError(f"{file}: its hash does not match the manifest; copy or quantize the bundle again")
 
 
-@contextmanager
-def naming(file: Path) -> Iterator[None]:
-    """Add the name of a file to BundleErrors of schemes, which do not know their file."""
-    try:
-        yield
-    except BundleError as error:
-        raise BundleError(f"{file}: {error}") from None
-
-
-def _read_tensor(file: Path, name: str, entry: Any, available: int) -> Tensor:
-    where = f"{file}: tensor {name}"
-    if not isinstance(entry, dict) or set(entry) != {"shape", "scheme", "offsets"}:
-        raise BundleError(f"{where}: must have shape, scheme and offsets, not {reprlib.repr(entry)}")
-    shape, offsets = entry["shape"], entry["offsets"]
-    if (
-        not isinstance(shape, list)
-        or not 1 <= len(shape) <= MAX_DIMENSIONS
-        or not all(_is_size(size, 2**40) and size for size in shape)
-    ):
-        raise BundleError(f"{where}: impossible shape {reprlib.repr(shape)}")
-    with naming(file):
-        scheme = scheme_from_json(name, entry["scheme"])
-    if scheme.kind != "float" and len(shape) != 2:
-        raise BundleError(f"{where}: {scheme.kind} needs two dimensions, not {shape}")
-    tensor = Tensor(shape=tuple(shape), scheme=scheme, offsets=offsets)
-    parts = scheme.parts(tensor.shape)
-    if not isinstance(offsets, dict) or set(offsets) != set(parts):
-        raise BundleError(f"{where}: offsets must name {', '.join(parts)}, not {reprlib.repr(offsets)}")
-    for part, spec in parts.items():
-        start = offsets[part]
-        if not _is_size(start, available - spec.nbytes) or start % ALIGNMENT:
-            raise BundleError(
-                f"{where}: {part} of {spec.nbytes} bytes at offset {reprlib.repr(start)} "
-                f"does not fit {WEIGHTS} of {available} bytes"
-            )
-    return tensor
-
-
-def _check_overlaps(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Check that no byte of the weights belongs to two parts."""
-    ranges = sorted(
-        (tensor.offsets[part], tensor.offsets[part] + spec.nbytes, name)
-        for name, tensor in tensors.items()
-        for part, spec in tensor.scheme.parts(tensor.shape).items()
-    )
-    for (_, stop, name), (start, _, other) in pairwise(ranges):
-        if start < stop:
-            raise BundleError(f"{file}: tensors {name} and {other} overlap at byte {start} of {WEIGHTS}")
-
-
 def _fault(part: str, ternary: bool, values: NDArray[Any]) -> str | None:
     """Return the fault of some values of a part, or None."""
     if values.dtype == np.uint8 and not ternary:
@@ -351,7 +277,7 @@ def _read_tokens(file: Path, entry: Mapping[str, Any], vocab_size: Any) -> Token
     size, bos, eos = entry["size"], entry["bos"], entry["eos"]
     ids = [*eos, *([] if bos is None else [bos])]
     for value in (size, *ids):
-        if not _is_size(value, 2**31 - 1):
+        if not is_size(value, 2**31 - 1):
             raise BundleError(f"{file}: tokens: {reprlib.repr(value)} is not a token id")
     limit = vocab_size if type(vocab_size) is int else 2**31 - 1
     if not 1 <= size <= limit:
@@ -369,7 +295,10 @@ def _read_tokens(file: Path, entry: Mapping[str, Any], vocab_size: Any) -> Token
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A manifest that was checked against its folder. ``tokenizer_hash`` identifies the tokenizer."""
+    """A manifest that was checked against its folder.
+
+    ``tokenizer_hash`` identifies the tokenizer. ``borrows`` has the tensors that are a target's; None: the bundle has all.
+    """
 
     config: Mapping[str, Any]
     quantization: Mapping[str, Any]
@@ -378,6 +307,7 @@ class Manifest:
     file_bytes: Mapping[str, int]
     tokenizer_hash: str
     sha256: str
+    borrows: Borrows | None = None
 
 
 def _tokenizer_hash(file: Path, content: Mapping[str, Any]) -> str:
@@ -407,8 +337,9 @@ def open_manifest(folder: Path, *, weights: bool = True, verify: bool = False) -
     _check_files(folder, content["files"])
     _check_policy(file, content)
     file_bytes = {name: entry["bytes"] for name, entry in content["files"].items()}
-    tensors = {name: _read_tensor(file, name, entry, file_bytes[WEIGHTS]) for name, entry in content["tensors"].items()}
-    _check_overlaps(file, tensors)
+    tensors = {name: read_tensor(file, name, entry, file_bytes[WEIGHTS]) for name, entry in content["tensors"].items()}
+    check_overlaps(file, tensors)
+    borrows = read_borrows(file, content, tensors)
     claim = f"weights of the manifest {content['sha256']}"  # the manifest has their hash, and the types of their values
     if weights and (verify or not is_verified(folder / WEIGHTS, claim)):
         with verifying(folder / WEIGHTS, claim):
@@ -421,6 +352,7 @@ def open_manifest(folder: Path, *, weights: bool = True, verify: bool = False) -
         file_bytes=file_bytes,
         tokenizer_hash=_tokenizer_hash(file, content),
         sha256=content["sha256"],
+        borrows=borrows,
     )
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "export": "export:export",
     "distil": "distil:distil",
     "calibrate-kv": "calibrate_kv:calibrate_kv",
+    "borrow": "borrow:borrow",
     "inspect": "inspect:inspect",
     "plan": "plan:plan",
     "generate": "generate:generate",

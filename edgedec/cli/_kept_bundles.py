@@ -160,7 +160,7 @@ def _bundle_folders(folder: Path, depth: int) -> Iterator[Path]:
 def _described(path: Path, name: str, place: Literal["embedded", "cache", "folder"]) -> KeptBundle:
     method = problem = ""
     try:
-        method = str(Bundle.open(path, weights=False).quantization.get("method", ""))
+        method = str(Bundle.open(path, weights=False, borrows=True).quantization.get("method", ""))
     except EdgedecError as error:
         problem = str(error)
     size, modified = 0, 0.0

@@ -67,7 +67,7 @@ def inspect(
         else:
             _print_program(opened_program, program, instructions)
         return
-    opened = Bundle.open(resolve_model(bundle), verify=True)
+    opened = Bundle.open(resolve_model(bundle), verify=True, borrows=True)
     rendered = _render(opened) if render_chat else None
     if json:
         print_json(_describe(opened) | ({} if rendered is None else {"rendered_chat": rendered}))
@@ -182,6 +182,7 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
         "weight_bytes": bundle.weight_bytes,
         "bits_per_weight": round(bundle.bits_per_weight, 4),
         "schemes": list(schemes.values()),
+        "borrows": None if bundle.manifest.borrows is None else bundle.manifest.borrows.to_json(),
         "tokens": {"size": bundle.tokens.size, "bos": bundle.tokens.bos, "eos": list(bundle.tokens.eos)},
         "chat_template": bundle.chat_template is not None,
         "files": manifest["files"],
@@ -203,6 +204,18 @@ def _method(quantization: Mapping[str, Any]) -> str:
     return ", ".join([str(quantization.get("method", "unknown")), *details])
 
 
+def _borrowed_lines(borrows: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return a row for the target, and one for each tensor that is the target's."""
+    if borrows is None:
+        return []
+    target, tensors = borrows["target"], borrows["tensors"]
+    names = [
+        ("borrows", name if one["tensor"] == name else f"{name}, the target's {one['tensor']}")
+        for name, one in tensors.items()
+    ]
+    return [("draft of", f"{target['name']}, sha256 {target['sha256']}"), *names]
+
+
 def _print(data: dict[str, Any]) -> None:
     from edgedec.kv.policy import read_policy
     from edgedec.memory.byte_sizes import format_bytes
@@ -220,6 +233,7 @@ def _print(data: dict[str, Any]) -> None:
             *(() if policy is None else policy.lines()),
             ("parameters", f"{data['parameters']:,}"),
             ("weights", f"{format_bytes(data['weight_bytes'])}, {data['bits_per_weight']:.2f} bits per weight"),
+            *_borrowed_lines(data["borrows"]),
             ("tokens", f"{tokens['size']}, BOS {tokens['bos']}, EOS {', '.join(map(str, tokens['eos'])) or None}"),
             ("chat template", "yes" if data["chat_template"] else "no"),
         ]

@@ -297,12 +297,12 @@ class _ModelDrafter(FilingDrafter):
         small = device == "cpu" and sum(tensor.nbytes for tensor in bundle.tensors.values()) < _SMALL_BYTES
         self._bundle, self._threads, self._device = bundle, 1 if small else threads, device
         self._kv_bits = _fewer_bits(bundle, device, kv_bits)
-        self._loaded: tuple[Limits, Target] | None = None
+        self._loaded: tuple[TargetRequest, Target] | None = None
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of the draft model and of the text; what a process takes only once is no item of the draft."""
         own = self._own(limits)
-        items = target_module(self._device).footprint(self._bundle, self._request(own))
+        items = target_module(self._device).footprint(self._bundle, self._request(limits))
         return {
             **{f"draft_{name}": nbytes for name, nbytes in items.items() if name not in ONCE},
             # It is that of the target, if that needs it, too.
@@ -314,7 +314,7 @@ class _ModelDrafter(FilingDrafter):
 
     def memories(self, limits: Limits) -> tuple[MemoryUse, ...]:
         """Return the use of a disk by a file of the draft model's values, if its policy lets them lie in one."""
-        return target_module(self._device).memories(self._bundle, self._request(self._own(limits)))
+        return target_module(self._device).memories(self._bundle, self._request(limits))
 
     def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _ModelDraft:
         """Load the draft model, if it is not loaded for these limits, and return the draft.
@@ -330,10 +330,10 @@ class _ModelDrafter(FilingDrafter):
                 f"{target.tokenizer_hash[:12]}, so that their token ids have different meanings; "
                 "give -md/--model-draft a bundle with the target's tokenizer, or try --spec-type ngram"
             )
-        own = self._own(limits)
-        if self._loaded is None or self._loaded[0] != own:
+        own, request = self._own(limits), self._request(limits)
+        if self._loaded is None or self._loaded[0] != request:
             self._loaded = None  # free the old weights before the new ones are loaded
-            self._loaded = own, load_target(bundle, self._request(own))
+            self._loaded = request, load_target(bundle, request)
         return _ModelDraft(
             self._loaded[1],
             own,
@@ -342,8 +342,15 @@ class _ModelDrafter(FilingDrafter):
             name=str(bundle.path),
         )
 
-    def _request(self, own: Limits) -> TargetRequest:
-        return TargetRequest(limits=own, device=self._device, threads=self._threads, kv_bits=self._kv_bits)
+    def _request(self, limits: Limits) -> TargetRequest:
+        """Return the request for the draft model. A target that streams weights has not all of them in memory to lend."""
+        return TargetRequest(
+            limits=self._own(limits),
+            device=self._device,
+            threads=self._threads,
+            kv_bits=self._kv_bits,
+            lent=self._bundle.resident and not limits.weight_bytes,
+        )
 
     def _own(self, limits: Limits) -> Limits:
         """Return the draft model's limits: the shorter of the two contexts, room for a tree after it, and all weights.

@@ -17,6 +17,6 @@ def read_part(bundle: Bundle, name: str, part: str) -> NDArray[Any]:
     tensor = bundle.tensors[name]
     spec = tensor.scheme.parts(tensor.shape)[part]
     count = spec.nbytes // spec.dtype.itemsize
-    with bundle.weights_file.open("rb") as file:
+    with bundle.holder(name)[0].weights_file.open("rb") as file:
         file.seek(tensor.offsets[part])
         return np.fromfile(file, spec.dtype, count).reshape(spec.shape)

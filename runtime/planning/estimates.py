@@ -67,6 +67,7 @@ def tokens_per_second(
     drafter: str,
     nodes: int,
     model: bool,
+    lent_bytes: int = 0,
     every_token: bool = False,
     acceptance: float | None = None,
     threads: int = 0,
@@ -80,6 +81,7 @@ def tokens_per_second(
         drafter: name of the drafter.
         nodes: nodes of a tree, including its root; the best chain that fits is assumed.
         model: whether ``auto`` has a draft model.
+        lent_bytes: weights that a draft model reads in its target's memory, beside its own.
         every_token: the draft model runs for each token, beside the target, instead of making guesses.
         acceptance: share of right guesses; None: the usual one of the drafter.
         threads: number of CPU threads; 0: one for each core.
@@ -90,7 +92,8 @@ def tokens_per_second(
     def seconds(rows: int) -> float:
         return pass_seconds(items, rows, threads=threads, device_bytes_per_second=device_bytes_per_second, disk=disk)
 
-    draft_seconds = (items.get("draft_weights", 0) + _read_bytes(items, "draft_")) / _bandwidth(threads)
+    draft_bytes = items.get("draft_weights", 0) + lent_bytes + _read_bytes(items, "draft_")
+    draft_seconds = draft_bytes / _bandwidth(threads)
     name = ("model" if model else "ngram") if drafter == "auto" else drafter
     call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
     right = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE) if acceptance is None else acceptance

@@ -23,7 +23,7 @@ from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.run_sizes import MOST_ROWS
 from edgedec.runtime.target_request import TargetRequest
-from edgedec.runtime.targets import Bounds, TargetModule, host_device, share_tables
+from edgedec.runtime.targets import Bounds, TargetModule, host_device, lent_bytes, share_tables
 
 __all__ = ["PASS_ROWS", "Planner", "RunChoice", "run_choices"]
 
@@ -270,6 +270,7 @@ class Planner:
             drafter=choice.spec.drafter_name,
             nodes=min(choice.spec.nodes, self.limits(choice, ctx_size).nodes),
             model=choice.draft is not None,
+            lent_bytes=0 if choice.draft is None or choice.streams else lent_bytes(choice.draft),
             every_token=not choice.spec.writes.traits.guesses,
             acceptance=None if choice.spec.nodes == 1 else self.acceptance,
             threads=self.settings.threads,

@@ -14,6 +14,7 @@ from importlib import import_module
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.embedded import bundle_folder
+from edgedec.bundle.lending import lend_tensors
 from edgedec.calibrated_bundle import AUTO, FULL, policy_name, with_policy
 from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
@@ -28,7 +29,7 @@ from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.row_recipe import check_rows
 from edgedec.runtime.run_settings import RunSettings
-from edgedec.runtime.targets import Bounds, check_kv_bits, driver_bytes, target_module
+from edgedec.runtime.targets import Bounds, check_kv_bits, driver_bytes, lends_weights, target_module
 from edgedec.runtime.targets._footprint import RUNTIME
 
 __all__ = ["RunPlan", "make_plan", "with_libraries"]
@@ -91,7 +92,7 @@ def make_plan(
     most = _largest_context(bundle, bounds, settings.ctx_size)
     spec, budget_bytes = settings.spec or SpecConfig(), settings.budget_bytes
     if draft is None and spec.draft is not None:
-        draft = _open_draft(bundle, spec)
+        draft = _open_draft(bundle, spec, settings.device)
     planner = Planner(bundle=bundle, module=module, settings=settings, bounds=bounds, acceptance=acceptance)
     kv_choices = automatic_bits(module.kv_choices(settings.device, bundle), bundle)
     choices = run_choices(spec, draft, kv_choices, settings.kv_bits, budget_bytes is not None)
@@ -197,20 +198,20 @@ def _log_plan(plan: Plan, choice: RunChoice, ways: int) -> None:
     )
 
 
-def _open_draft(bundle: Bundle, spec: SpecConfig) -> Bundle:
+def _open_draft(bundle: Bundle, spec: SpecConfig, device: str) -> Bundle:
     """Return the draft model's bundle.
 
     Raises:
-        UsageError: its tokenizer is not the model's.
+        UsageError: its tokenizer is not the model's, or it borrows tensors that the model does not have.
     """
     assert spec.draft is not None
-    draft = Bundle.open(bundle_folder(spec.draft), verify=bundle.verify)
+    draft = Bundle.open(bundle_folder(spec.draft), verify=bundle.verify, borrows=True)
     if draft.tokenizer_hash != bundle.tokenizer_hash:
         raise UsageError(
             f"the draft model {spec.draft} has the tokenizer {draft.tokenizer_hash[:12]}, {bundle.path} has "
             f"{bundle.tokenizer_hash[:12]}: both must be made from checkpoints with one tokenizer; give another -md"
         )
-    return draft
+    return lend_tensors(draft, bundle, resident=lends_weights(device))
 
 
 def _fixed_baseline(planner: Planner, choice: RunChoice, most: int) -> dict[str, int]:

@@ -31,6 +31,8 @@ __all__ = [
     "driver_bytes",
     "host_device",
     "is_accelerator",
+    "lends_weights",
+    "lent_bytes",
     "load_target",
     "open_target",
     "share_tables",
@@ -66,6 +68,19 @@ def host_device(device: str) -> str:
 def share_tables(bundle: Bundle, draft: Bundle, device: str) -> bool:
     """Return whether all tables of positions of a draft model are those of its target on ``device``, in memory once."""
     return device == "cpu" and bool(load(__name__, "onnx").share_tables(bundle, draft))
+
+
+def lends_weights(device: str) -> bool:
+    """Return whether a draft model has the tensors that it borrows from the memory of its target on ``device``.
+
+    On other devices it reads them from the target's file, and its memory is counted with them.
+    """
+    return device == "cpu" and bool(load(__name__, "onnx").lends_weights())
+
+
+def lent_bytes(draft: Bundle) -> int:
+    """Return the bytes of the weights that a pass of a draft model reads in the memory of its target."""
+    return int(load(__name__, "onnx").lent_bytes(draft)) if draft.resident else 0
 
 
 def driver_bytes(device: str) -> int:

@@ -42,6 +42,7 @@ from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu
 from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
 from edgedec.runtime.targets._footprint import tap_items
 from edgedec.runtime.targets._lending import CpuLender
+from edgedec.runtime.targets._lent_weights import lent_weights
 from edgedec.runtime.targets._pass_arrays import PassArrays, PassBuffers
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions
 from edgedec.schemes import FloatScheme
@@ -60,7 +61,8 @@ class CpuTarget(CompiledParts[CpuLender]):
     Passes that are submitted together run together, as long as their rows fit into one run. ``logits`` and ``taps`` of a
     result are views of the target's own memory, which its next pass overwrites.
 
-    ``rings`` False keeps all rows of layers with a window, too, which changes no result.
+    ``rings`` False keeps all rows of layers with a window, too, which changes no result. With ``lent``, tensors that the
+    bundle borrows are those in the memory of the target that lends them.
 
     Members:
         stream: reads the weights that ``limits`` leave no memory for; None: all of them are in memory.
@@ -78,9 +80,10 @@ class CpuTarget(CompiledParts[CpuLender]):
         taps: tuple[str, ...],
         kv_bits: int | None = None,
         rings: bool = True,
+        lent: bool = False,
     ) -> None:
         self.bundle, self.limits, self._kernels, self._taps = bundle, limits, kernels, taps
-        self._threads, self._kv_bits, self._rows = threads, kv_bits, run_rows(limits)
+        self._threads, self._kv_bits, self._lent, self._rows = threads, kv_bits, lent, run_rows(limits)
         self.graph: Graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=rings)
         self._layout = arena_layout(self.graph, limits)
         self._recurrent = recurrent_layout(self.graph, limits.nodes)
@@ -91,7 +94,6 @@ class CpuTarget(CompiledParts[CpuLender]):
             slots = RecurrentSlots(buffer, limits.snapshots)
         self._arena = CacheArena(kernels, self._layout, limits.positions, slots)
         self._layout = self._arena.buffer.layout  # with the store of values in a file
-        self.embedding = bundle.row_reader(embedding_name(self.graph))
         vocab, width = self.graph.weights[embedding_name(self.graph)].shape
         self.stream: WeightStream | None = None
         self._files = FileReader()  # no operator reads weights before the first run
@@ -127,9 +129,11 @@ class CpuTarget(CompiledParts[CpuLender]):
 
     def _open(self, threads: int) -> KernelSession:
         with freed_blocks_go_back():  # a bundle's first start converts matrices
-            weights = load_weights(self.bundle, self._kernels, self.graph, self.limits, self._files)
+            lent = lent_weights(self.bundle, lent=self._lent)
+            weights = load_weights(self.bundle, self._kernels, self.graph, self.limits, self._files, lent)
         trim_heap()
-        self.stream = weights.stream
+        self.stream, self.embedding = weights.stream, weights.rows
+        self._weights = weights  # kept, because a draft model that borrows some of them looks for them
         arrays = dict(weights.initializers)
         fused = is_fused()
         emitter = emit(
@@ -154,7 +158,7 @@ class CpuTarget(CompiledParts[CpuLender]):
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of memory that a run within ``limits`` takes."""
-        own = cpu_footprint(self.bundle, limits, threads=self._threads, kv_bits=self._kv_bits)
+        own = cpu_footprint(self.bundle, limits, threads=self._threads, kv_bits=self._kv_bits, lent=self._lent)
         return {**own, **tap_items(self.bundle, limits, self._taps)}
 
     @property

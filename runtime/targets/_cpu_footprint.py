@@ -27,6 +27,7 @@ from edgedec.runtime.targets._footprint import (
     rotary_bytes,
     selection_bytes,
 )
+from edgedec.runtime.targets._lent_weights import lent_weights
 
 __all__ = ["KV_CHOICES", "arena_layout", "cpu_footprint", "mask_words", "value_file_use"]
 
@@ -63,16 +64,18 @@ def cpu_footprint(
     threads: int = 0,
     kv_bits: int | None = None,
     result_rows: int | None = None,
+    lent: bool = False,
 ) -> Bytes:
     """Return the charged bytes by item, computed from shapes and from constants measured with ONNX Runtime 1.31.
 
     They are for submissions of at most ``run_rows(limits)`` rows. A wider one takes several runs, and the results of
-    all runs but the last are copied.
+    all runs but the last are copied. With ``lent``, what the bundle's lender has in memory is not counted again.
     """
     graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=True)
     check_lowered(graph, kernels=True)
     vocab, width = graph.weights[embedding_name(graph)].shape
-    fixed = fixed_sizes(bundle, graph)
+    from_target = lent_weights(bundle, lent=lent)
+    fixed = fixed_sizes(bundle, graph, from_target)
     widest = fixed.widest
     states, rows, blocks = graph.states.values(), run_rows(limits), blocks_of(limits.positions)
     layout, recurrent = arena_layout(graph, limits), recurrent_layout(graph, limits.nodes)
@@ -84,7 +87,7 @@ def cpu_footprint(
     count, room = len(graph.operations), program_room(bundle, graph)
     foreign = room is None
     loaded = {
-        **weight_items(bundle, graph, limits),
+        **weight_items(bundle, graph, limits, from_target),
         "rotary_tables": rotary_bytes(graph, limits.positions + run_rows(limits)),
         "session": OPERATION_BYTES * count
         if foreign

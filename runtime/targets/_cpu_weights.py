@@ -5,6 +5,7 @@ All of them are in memory, or ``Limits.weight_bytes`` leaves room for a part, an
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.manifest import Tensor
+from edgedec.bundle.row_reader import RowReader
 from edgedec.environment import FUSED
+from edgedec.errors import DeviceError
 from edgedec.graph.graph import Graph
 from edgedec.graph.ops import Linear
 from edgedec.onnx.emitter import packed_names as onnx_names
@@ -35,12 +38,14 @@ from edgedec.runtime.kernels.weights.weight_parts import (
 from edgedec.runtime.kernels.weights.weight_stream import WeightStream
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import Limits
-from edgedec.runtime.targets._footprint import read_weights, widest_value
+from edgedec.runtime.targets._footprint import check_one_file, read_weights, widest_value
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 from edgedec.schemes.part import StoredPart
 
 __all__ = [
+    "NOTHING_LENT",
     "FixedSizes",
+    "LentWeights",
     "LoadedWeights",
     "ProgramRoom",
     "fixed_sizes",
@@ -49,10 +54,12 @@ __all__ = [
     "load_weights",
     "program_room",
     "resident_bytes",
+    "stored_names",
     "weight_items",
     "weight_split",
 ]
 
+_LOADED = "loaded_weights"  # key of ``Bundle.derived`` for a weak reference to the weights that are in memory
 _MAPPED_BYTES = 256 << 10  # smaller parts of the file are read, and not mapped, which would take whole pages
 
 
@@ -64,11 +71,28 @@ class LoadedWeights:
         initializers: arrays by the name in the ONNX model.
         packed: bytes of codes, and number of scales, of each ternary and int4 matrix.
         stream: reads what ``initializers`` only have addresses for; None: all weights are in memory.
+        rows: reads rows of the embedding.
     """
 
     initializers: Mapping[str, NDArray[Any]]
     packed: Mapping[str, tuple[int, int]]
     stream: WeightStream | None
+    rows: RowReader
+
+
+class LentWeights(NamedTuple):
+    """The weights that a draft model has from its target, which has them in memory.
+
+    Members:
+        names: names in the target by the draft's own names.
+        rows: True if the reader of the embedding's rows is the target's, too.
+    """
+
+    names: Mapping[str, str]
+    rows: bool
+
+
+NOTHING_LENT = LentWeights({}, False)
 
 
 class ProgramRoom(NamedTuple):
@@ -83,27 +107,37 @@ class ProgramRoom(NamedTuple):
     results: int
 
 
-def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits, files: FileReader) -> LoadedWeights:
+def load_weights(
+    bundle: Bundle,
+    kernels: Kernels,
+    graph: Graph,
+    limits: Limits,
+    files: FileReader,
+    lent: LentWeights = NOTHING_LENT,
+) -> LoadedWeights:
     """Load the weights, except float matrices that ONNX Runtime multiplies, which it maps itself.
 
     Args:
         files: reads them; the arrays have their values when it has finished.
+        lent: weights that the target has in memory, which are not loaded again.
 
     Raises:
-        DeviceError: the disk cannot be read for streaming.
+        DeviceError: the disk cannot be read for streaming, or the target that lends weights is not in memory.
         EdgedecError: ``open_layout`` raised it.
     """
+    target = _loaded_target(bundle) if lent.names or lent.rows else None
     split, stream = weight_split(bundle, graph, limits), None
     streamed = set() if split is None else {part.matrix for part in split.parts}
-    initializers = _stored_arrays(bundle, graph)
-    stored = [name for name in sorted(read_weights(graph)) if isinstance(bundle.tensors[name].scheme, Int8Scheme)]
+    initializers = _stored_arrays(bundle, graph, lent)
+    matrices = sorted(read_weights(graph) - lent.names.keys())
+    stored = [name for name in matrices if isinstance(bundle.tensors[name].scheme, Int8Scheme)]
     for name in stored:  # first, because they are read while the layout is checked
         tensor = bundle.tensors[name]
         if name in streamed or tensor.count < LEAST_BYTES or not huge_page_bytes():
             continue  # it is streamed, or mapped already
-        codes = files.begin(bundle.weights_file, tensor.offsets["codes"], tensor.count)
+        codes = files.begin(bundle.holder(name)[0].weights_file, tensor.offsets["codes"], tensor.count)
         initializers |= _int8_initializer(name, tensor, codes)
-    names = packed_names(graph, bundle)
+    names = [name for name in packed_names(graph, bundle) if name not in lent.names]
     layout = open_layout(bundle, kernels, names) if names else None
     if split is not None:
         path = bundle.weights_file if layout is None else layout.path
@@ -115,7 +149,42 @@ def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits,
         parts = (codes,) if scale is None else (codes, scale)
         initializers |= dict(zip(onnx_names(name), parts, strict=False))
         packed[name] = (codes.size, len(parts) - 1)
-    return LoadedWeights(initializers=initializers, packed=packed, stream=stream)
+    if target is not None:
+        for name, theirs in lent.names.items():
+            initializers |= _renamed(target.initializers, theirs, name)
+            if theirs in target.packed:
+                packed[name] = target.packed[theirs]
+    rows = target.rows if target is not None and lent.rows else bundle.row_reader(embedding_name(graph))
+    loaded = LoadedWeights(initializers=initializers, packed=packed, stream=stream, rows=rows)
+    if stream is None:
+        bundle.derived[_LOADED] = weakref.ref(loaded)
+    return loaded
+
+
+def _loaded_target(bundle: Bundle) -> LoadedWeights:
+    """Return the weights of the target that lends tensors to a draft model.
+
+    Raises:
+        DeviceError: they are not in memory.
+    """
+    assert bundle.lender is not None
+    reference = bundle.lender.derived.get(_LOADED)
+    loaded: LoadedWeights | None = None if reference is None else reference()
+    if loaded is None:
+        raise DeviceError(
+            f"{bundle.path}: borrows {next(iter(bundle.borrowed))} of {bundle.lender.path}, which is not open; open the "
+            "target first, and the draft model with it"
+        )
+    return loaded
+
+
+def _renamed(arrays: Mapping[str, NDArray[Any]], theirs: str, own: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of one weight of the target, by their names in a model in which the weight is called ``own``."""
+    return {
+        f"{own}{label.removeprefix(theirs)}": array
+        for label, array in arrays.items()
+        if label.rpartition(".")[0] == theirs
+    }
 
 
 class _Stored(NamedTuple):
@@ -142,20 +211,26 @@ def _stored(bundle: Bundle, graph: Graph) -> Iterator[_Stored]:
             yield _Stored(f"{name}.float32" if narrow else f"{name}.{part}", name, part, spec, narrow)
 
 
-def _stored_arrays(bundle: Bundle, graph: Graph) -> dict[str, NDArray[Any]]:
-    """Return int8 and float weights by their names in the model, float32 in the place of narrower floats.
+def stored_names(bundle: Bundle, graph: Graph) -> set[str]:
+    """Return the names of the weights in memory that are not in the kernels' layout."""
+    return {item.name for item in _stored(bundle, graph)}
+
+
+def _stored_arrays(bundle: Bundle, graph: Graph, lent: LentWeights) -> dict[str, NDArray[Any]]:
+    """Return int8 and float weights by their names in the model, float32 in the place of narrower floats, unless lent.
 
     Large ones have a mapping of their own, which ends where they end, and small ones are copies.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for item in _stored(bundle, graph):
+        if item.name in lent.names:
+            continue
         if item.spec.nbytes < _MAPPED_BYTES:
             array = bundle.copied(item.name, item.part)
         else:
             offset = bundle.tensors[item.name].offsets[item.part]
-            array = np.asarray(
-                np.memmap(bundle.weights_file, item.spec.dtype, "r", offset=offset, shape=item.spec.shape)
-            )
+            file = bundle.holder(item.name)[0].weights_file
+            array = np.asarray(np.memmap(file, item.spec.dtype, "r", offset=offset, shape=item.spec.shape))
         arrays[item.label] = array.astype(np.float32) if item.narrow else array
     return arrays
 
@@ -231,7 +306,7 @@ class FixedSizes:
     """The sizes of a bundle that no limit changes.
 
     Members:
-        weights: resident bytes of all weights, and of the scale that each row of the embedding has.
+        weights: resident bytes of all weights but lent ones, and of the scale that each row of the embedding has.
         packed: True if some of them are in the layout cache.
         widest: columns of the widest value of the graph except the logits.
     """
@@ -241,14 +316,20 @@ class FixedSizes:
     widest: int
 
 
-def fixed_sizes(bundle: Bundle, graph: Graph) -> FixedSizes:
-    """Return the sizes that no limit changes, cached because a planner asks for many limits."""
-    key = "fixed_sizes"
+def fixed_sizes(bundle: Bundle, graph: Graph, lent: LentWeights = NOTHING_LENT) -> FixedSizes:
+    """Return the sizes that no limit changes, cached because a planner asks for many limits.
+
+    Raises:
+        UnsupportedError: ``check_one_file`` raised it.
+    """
+    key = ("fixed_sizes", *sorted(lent.names), lent.rows)
     if key not in bundle.derived:
-        tensors = [bundle.tensors[name] for name in sorted(read_weights(graph))]
+        names = read_weights(graph)
+        check_one_file(bundle, names - stored_names(bundle, graph) - set(packed_names(graph, bundle)))
+        tensors = [bundle.tensors[name] for name in sorted(names - lent.names.keys())]
         vocab = graph.weights[embedding_name(graph)].shape[0]
         bundle.derived[key] = FixedSizes(
-            weights=sum(map(resident_bytes, tensors)) + 4 * vocab,
+            weights=sum(map(resident_bytes, tensors)) + (0 if lent.rows else 4 * vocab),
             packed=any(isinstance(tensor.scheme, TernaryScheme | Int4Scheme) for tensor in tensors),
             widest=widest_value(graph),
         )
@@ -265,10 +346,10 @@ def resident_bytes(tensor: Tensor) -> int:
     return 4 * tensor.count
 
 
-def weight_items(bundle: Bundle, graph: Graph, limits: Limits) -> dict[str, int]:
+def weight_items(bundle: Bundle, graph: Graph, limits: Limits, lent: LentWeights = NOTHING_LENT) -> dict[str, int]:
     """Return the bytes of the weights in memory, by item of a plan. Streamed parts leave less than one part unused."""
     if not limits.weight_bytes:
-        return {"weights": fixed_sizes(bundle, graph).weights}
+        return {"weights": fixed_sizes(bundle, graph, lent).weights}
     sizes, always = _part_sizes(bundle, graph), _unsplit_bytes(bundle, graph)
     slots, room = sizes.divide(limits.weight_bytes - always)
     return {

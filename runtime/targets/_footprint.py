@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from edgedec.bundle.bundle import Bundle
+from edgedec.errors import UnsupportedError
 from edgedec.graph.graph import Graph, KvState
 from edgedec.graph.ops import Attention, Embed, Hadamard, Rope
 from edgedec.runtime.model_graph import embedding_name, tap_bytes
@@ -21,6 +22,7 @@ __all__ = [
     "RUNTIME_BYTES",
     "SELF_TEST",
     "SELF_TEST_BYTES",
+    "check_one_file",
     "chosen_bytes",
     "read_weights",
     "rotary_bytes",
@@ -50,6 +52,20 @@ _KEY_BLOCK, _BLOCK_ROWS = 16, 8  # kKeyBlock and kRows of attention.hpp
 _BASIS_COPIES = 8
 # Memory of the five nodes of a step of a Walsh-Hadamard transform in the portable graph: 31 KiB were measured.
 _STEP_BYTES = 40 << 10
+
+
+def check_one_file(bundle: Bundle, mapped: Iterable[str]) -> None:
+    """Check that a bundle borrows none of the weights that ONNX Runtime maps, which it does from one file.
+
+    Raises:
+        UnsupportedError: it borrows one; the message names it.
+    """
+    if found := sorted(bundle.borrowed.keys() & set(mapped)):
+        raise UnsupportedError(
+            f"{bundle.path}: borrows {found[0]}, and ONNX Runtime, which would run this draft model, reads weights from one "
+            "file only; give the draft's bundle as it was before edgedec borrow, or use --device cpu with the CPU kernels "
+            "(edgedec doctor) and quantized matrices"
+        )
 
 
 def read_weights(graph: Graph) -> set[str]:

@@ -32,6 +32,7 @@ from edgedec.runtime.targets._footprint import (
     PACKED_OPERATION_BYTES,
     RUNTIME,
     RUNTIME_BYTES,
+    check_one_file,
     read_weights,
     rotary_bytes,
     transform_bytes,
@@ -320,6 +321,7 @@ def portable_footprint(
     """
     graph = bundle_graph(bundle)
     check_lowered(graph, kernels=False)
+    check_one_file(bundle, bundle.tensors)
     vocab = graph.weights[embedding_name(graph)].shape[0]
     matrices = _matrices(bundle, graph)
     weights = sum(map(_packed_bytes, matrices))

@@ -122,10 +122,11 @@ def footprint(bundle: Bundle, request: TargetRequest) -> Bytes:
         for tensor in bundle.tensors.values()
         if isinstance(tensor.scheme, TernaryScheme | Int4Scheme)
     )
+    borrowed = sum(bundle.tensors[name].nbytes for name in bundle.borrowed)
     largest = max(tensor.count for tensor in bundle.tensors.values())
     vocab = graph.weights[embedding_name(graph)].shape[0]
     return {
-        "weights": bundle.file_bytes["weights.bin"] + unpacked,
+        "weights": bundle.file_bytes["weights.bin"] + borrowed + unpacked,
         **_kv_bytes(graph, limits),
         **recurrent_bytes(graph, limits),
         "workspace": 16 * largest,

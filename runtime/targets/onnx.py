@@ -23,6 +23,7 @@ from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, cpu_footprint, value_file_use
 from edgedec.runtime.targets._cpu_weights import least_weights
 from edgedec.runtime.targets._footprint import rotary_tables, tap_items
+from edgedec.runtime.targets._lent_weights import lent_bytes
 
 __all__ = [
     "bounds",
@@ -31,6 +32,8 @@ __all__ = [
     "footprint",
     "import_libraries",
     "kv_choices",
+    "lends_weights",
+    "lent_bytes",
     "memories",
     "share_tables",
 ]
@@ -46,6 +49,7 @@ def footprint(bundle: Bundle, request: TargetRequest) -> Bytes:
             threads=request.threads,
             kv_bits=request.kv_bits,
             result_rows=request.result_rows,
+            lent=request.lent,
         )
         return {**own, **taps}
     check_portable(request.device)
@@ -107,6 +111,11 @@ def share_tables(bundle: Bundle, draft: Bundle) -> bool:
     return _tables(draft) <= _tables(bundle)
 
 
+def lends_weights() -> bool:
+    """Return whether a draft model has borrowed tensors from the memory of its target; ONNX Runtime keeps its own copies."""
+    return _kernels("cpu") is not None
+
+
 def _tables(bundle: Bundle) -> set[tuple[tuple[float, ...], float]]:
     """Return what tables a bundle has, cached because a planner asks for many limits."""
     key = "rotary_tables"
@@ -126,7 +135,15 @@ def create(bundle: Bundle, request: TargetRequest) -> Target:
     limits, threads, taps = request.limits, request.threads, request.taps
     kernels = _kernels(request.device)
     if kernels is not None:
-        return CpuTarget(bundle, kernels, limits=limits, threads=threads, taps=taps, kv_bits=request.kv_bits)
+        return CpuTarget(
+            bundle,
+            kernels,
+            limits=limits,
+            threads=threads,
+            taps=taps,
+            kv_bits=request.kv_bits,
+            lent=request.lent,
+        )
     check_portable(request.device)
     from edgedec.runtime.targets._portable import OnnxTarget
 

@@ -206,7 +206,8 @@ def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[
     stored = ("codes", "scale") if scheme.group_size else ("codes",)
     row_bytes = {part: parts[part].nbytes // (scheme.planes * outputs) for part in stored}
     step = max(1, _PIECE_BYTES // (_TILE_ROWS * scheme.planes * sum(row_bytes.values()))) * _TILE_ROWS
-    with bundle.weights_file.open("rb", buffering=0) as file:
+    weights_file = bundle.holder(name)[0].weights_file
+    with weights_file.open("rb", buffering=0) as file:
         for first in range(0, outputs, step):
             rows = min(step, outputs - first)
             shape, pieces = (rows, inputs), {}
@@ -224,7 +225,7 @@ def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[
                 raise
             except EdgedecError as error:
                 raise BundleError(
-                    f"{bundle.weights_file}: tensor {name}, from row {first}: {error}; quantize the checkpoint again"
+                    f"{weights_file}: tensor {name}, from row {first}: {error}; quantize the checkpoint again"
                 ) from error
         if not scheme.group_size:
             yield np.frombuffer(os.pread(file.fileno(), _SCALE_BYTES, tensor.offsets["scale"]), np.uint8)
@@ -237,7 +238,8 @@ def _converted_grid(bundle: Bundle, name: str) -> Iterator[NDArray[np.uint8]]:
     parts = scheme.parts(tensor.shape)
     stored = max(1, tensor.nbytes // outputs)
     step = max(1, _PIECE_BYTES // (_TILE_ROWS * stored * _GRID_EXPANSION)) * _TILE_ROWS
-    with bundle.weights_file.open("rb", buffering=0) as file:
+    weights_file = bundle.holder(name)[0].weights_file
+    with weights_file.open("rb", buffering=0) as file:
         for first in range(0, outputs, step):
             rows = min(step, outputs - first)
             pieces = {}
@@ -248,7 +250,7 @@ def _converted_grid(bundle: Bundle, name: str) -> Iterator[NDArray[np.uint8]]:
                 at = [tensor.offsets[part] + (plane * outputs + first) * row_bytes for plane in range(planes)]
                 data = b"".join(os.pread(file.fileno(), rows * row_bytes, start) for start in at)
                 pieces[part] = np.frombuffer(data, piece.dtype).reshape(piece.shape)
-            with naming(bundle.weights_file):
+            with naming(weights_file):
                 yield pack_grid(name, scheme, pieces, (rows, inputs))
 
 

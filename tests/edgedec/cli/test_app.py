@@ -40,7 +40,7 @@ NAMES = {
     "remove",
     "boards",
 }
-NAMES |= {"deploy", "export", "build-bitstream", "completion", "serve", "batch", "calibrate-kv"}
+NAMES |= {"deploy", "export", "build-bitstream", "completion", "serve", "batch", "calibrate-kv", "borrow"}
 
 
 def test_help_names_every_command(edgedec: Edgedec) -> None:

@@ -16,6 +16,7 @@ COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-
 CALLS = {  # command -> calls of it with the bundle NAME
     "export": ["export NAME -o out", "export BUNDLE --format onnx -md NAME -o out"],
     "inspect": ["inspect NAME"],
+    "borrow": ["borrow NAME --target BUNDLE -o out", "borrow BUNDLE --target NAME -o out"],
     "calibrate-kv": ["calibrate-kv -m NAME -o out"],
     "plan": ["plan -m NAME", "plan -m BUNDLE --spec-type model -md NAME"],
     "generate": ["generate -m NAME -p hi", "generate -m BUNDLE -p hi --spec-type model -md NAME"],

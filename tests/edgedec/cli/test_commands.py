@@ -69,6 +69,7 @@ def test_inspect_json_is_complete(edgedec: Edgedec, bundle: Path) -> None:
         "tokens",
         "chat_template",
         "files",
+        "borrows",
     }
     opened = Bundle.open(bundle)
     assert (data["family"], data["context"], data["chat_template"]) == ("llama", 4096, True)
