@@ -54,7 +54,7 @@ def advise(options: PlanOptions, *, drafts: Sequence[str], text: Path | None, pl
     from edgedec.runtime.planning.draft_advice import advise_draft
     from edgedec.runtime.session.model_folder import open_model
 
-    if options.spec_type not in ("none", "model") or options.model_draft is not None or options.decoder != DEFAULT:
+    if options.spec_type not in ("none", "model") or options.model_draft or options.decoder != DEFAULT:
         raise UsageError("--advise-draft is about drafts of --spec-type model that need not exist: leave out -md, "
                          "--spec-type and --decoder; --draft gives drafts to measure")  # fmt: skip
     if text is not None and not drafts:

@@ -9,8 +9,10 @@ from edgedec.cli.console import note
 if TYPE_CHECKING:
     from edgedec.memory.budget import Budget
     from edgedec.memory.plan import Plan
+    from edgedec.runtime.planning.planning import RunPlan
+    from edgedec.runtime.planning.speculation import SpecConfig
 
-__all__ = ["note_disk", "note_limit", "note_policy"]
+__all__ = ["note_disk", "note_drafts", "note_limit", "note_policy"]
 
 
 def note_limit(plan: Plan, budget: Budget) -> None:
@@ -44,6 +46,13 @@ def _files(plan: Plan) -> str:
     from edgedec.memory.byte_sizes import format_bytes
 
     return "".join(f"; it takes {format_bytes(use.used_bytes)} of {use.name}" for use in plan.memories)
+
+
+def note_drafts(run: RunPlan, spec: SpecConfig) -> None:
+    """Say on stderr which of several draft models of ``spec`` the plan leaves out."""
+    if len(spec.drafts) > 1:
+        for draft in spec.drafts[len(run.drafts) :]:
+            note(f"the plan leaves out the draft model {draft}: by estimate it does not fit, or does not pay")
 
 
 def note_disk(plan: Plan) -> None:

@@ -273,14 +273,14 @@ SpecType = Annotated[
     ),
 ]
 ModelDraft = Annotated[
-    str | None,
+    list[str] | None,
     speculation_option(
         "-md",
         "--model-draft",
         "--spec-draft-model",
         metavar="BUNDLE",
-        help="Draft model for --spec-type model or auto: a small bundle with the same tokenizer. "
-        "The default with -m demo is the embedded draft, 'demo-draft'.",
+        help="Draft model for --spec-type model or auto: a small bundle with the same tokenizer. With auto it may be "
+        "repeated. The default with -m demo is the embedded draft, 'demo-draft'.",
     ),
 ]
 DraftMax = Annotated[

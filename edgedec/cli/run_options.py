@@ -19,7 +19,7 @@ from typer.models import ArgumentInfo
 from edgedec.bundle.embedded import EMBEDDED, EMBEDDED_DRAFT
 from edgedec.cli._accelerator import accelerator_options
 from edgedec.cli._collection import collect_usually
-from edgedec.cli._run_notes import note_disk, note_limit, note_policy
+from edgedec.cli._run_notes import note_disk, note_drafts, note_limit, note_policy
 from edgedec.cli.console import progress
 from edgedec.cli.model_options import CacheTypeK, CacheTypeV, ModelWord, cache_bits, one_model
 from edgedec.cli.options import (
@@ -144,22 +144,22 @@ class PlanOptions:
         from edgedec.runtime.decoders._plugin import choose_decoder
         from edgedec.runtime.planning.speculation import SpecConfig
 
-        draft, drafter = self.model_draft, self.spec_type
+        drafts, drafter = tuple(self.model_draft or ()), self.spec_type
         needed = choose_decoder(self.decoder).traits.drafters
         if drafter == "none" and needed:
             drafter = needed[0]
-        if draft is None and drafter in ("model", "auto") and self.model in EMBEDDED:
-            draft = None if self.model == EMBEDDED_DRAFT else EMBEDDED_DRAFT
+        if not drafts and drafter in ("model", "auto") and self.model in EMBEDDED:
+            drafts = () if self.model == EMBEDDED_DRAFT else (EMBEDDED_DRAFT,)
         config = SpecConfig(
             drafter=drafter,
             policy=self.spec_tree,
-            draft=None if draft is None else Path(draft),  # names are checked before any bundle is opened
+            draft=tuple(map(Path, drafts)),  # names are checked before any bundle is opened
             draft_max=self.draft_max,
             tree_nodes=self.tree_nodes,
             verifier=self.verifier,
             decoder=self.decoder,
         )
-        return config if draft is None else replace(config, draft=resolve_model(draft))
+        return replace(config, draft=tuple(map(resolve_model, drafts)))
 
     def settings(self, **others: Unpack[RunKeywords]) -> RunSettings:
         """Return the settings of a run: those that are options of the same name, and ``others``.
@@ -286,6 +286,7 @@ class RunOptions(PlanOptions):
         finally:
             collect_usually()
         note_limit(session.run.plan, budget)
+        note_drafts(session.run, spec)
         note_disk(session.run.plan)
         note_policy(session.run.plan, self.kv_policy)
         return session

@@ -238,7 +238,7 @@ class _AutoDrafter(FilingDrafter):
 
 
 def create(
-    draft: Bundle | None = None,
+    drafts: Sequence[Bundle] = (),
     *,
     threads: int = 0,
     device: str = "cpu",
@@ -248,7 +248,7 @@ def create(
     """Return the drafter (entry point of the plug-in).
 
     Parameters:
-        draft: the bundle of a draft model, if there is one.
+        drafts: the bundles of the draft models, which are called model, model 2, and so on. Each guesses for itself.
         threads, device, kv_bits: parameters of ``model.create``.
         samples: number of texts of one prompt that a session writes. ``stand`` leads from the second text on, and takes
             memory and time in every round, so it competes only if there are several.
@@ -256,6 +256,7 @@ def create(
     drafters: dict[str, Drafter] = {"copy": copy.create(), "ngram": ngram.create()}
     if samples > 1:
         drafters["stand"] = stand.create()
-    if draft is not None:
-        drafters["model"] = model.create(draft, threads=threads, device=device, kv_bits=kv_bits)
+    for number, draft in enumerate(drafts, start=1):
+        name = "model" if number == 1 else f"model {number}"
+        drafters[name] = model.create(draft, threads=threads, device=device, kv_bits=kv_bits)
     return _AutoDrafter(drafters)

@@ -182,7 +182,7 @@ def advise_draft(
         draft = draft_bundle(bundle, hidden_size)
         count = parameter_count(draft)
         accepted = law.acceptance(count * ratio)
-        plan = make_plan(bundle, replace(settings, spec=spec), draft=draft, acceptance=accepted).plan
+        plan = make_plan(bundle, replace(settings, spec=spec), drafts=(draft,), acceptance=accepted).plan
         candidates.append(
             Candidate(
                 hidden_size=hidden_size,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from edgedec.runtime.base.cores import physical_cores
 
-__all__ = ["ACCEPTANCE", "DiskReads", "pass_seconds", "tokens_per_second"]
+__all__ = ["ACCEPTANCE", "DiskReads", "draft_bytes", "pass_seconds", "tokens_per_second"]
 
 # Memory bandwidth of passes by number of threads, bytes per second, on a machine with two memory channels. Only ratios
 # matter to a plan.
@@ -67,7 +67,7 @@ def tokens_per_second(
     drafter: str,
     nodes: int,
     model: bool,
-    lent_bytes: int = 0,
+    guess_bytes: float | None = None,
     every_token: bool = False,
     acceptance: float | None = None,
     threads: int = 0,
@@ -81,7 +81,7 @@ def tokens_per_second(
         drafter: name of the drafter.
         nodes: nodes of a tree, including its root; the best chain that fits is assumed.
         model: whether ``auto`` has a draft model.
-        lent_bytes: weights that a draft model reads in its target's memory, beside its own.
+        guess_bytes: bytes that a pass of the draft model reads, see ``draft_bytes``; None: those of the items.
         every_token: the draft model runs for each token, beside the target, instead of making guesses.
         acceptance: share of right guesses; None: the usual one of the drafter.
         threads: number of CPU threads; 0: one for each core.
@@ -92,8 +92,7 @@ def tokens_per_second(
     def seconds(rows: int) -> float:
         return pass_seconds(items, rows, threads=threads, device_bytes_per_second=device_bytes_per_second, disk=disk)
 
-    draft_bytes = items.get("draft_weights", 0) + lent_bytes + _read_bytes(items, "draft_")
-    draft_seconds = draft_bytes / _bandwidth(threads)
+    draft_seconds = (draft_bytes(items) if guess_bytes is None else guess_bytes) / _bandwidth(threads)
     name = ("model" if model else "ngram") if drafter == "auto" else drafter
     call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
     right = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE) if acceptance is None else acceptance
@@ -103,6 +102,11 @@ def tokens_per_second(
         expected += right**guesses
         best = max(best, expected / (seconds(1 + guesses) + guesses * call_seconds))
     return best
+
+
+def draft_bytes(items: Mapping[str, int], lent_bytes: int = 0) -> float:
+    """Return the bytes that a pass of a draft model reads, by its items, and ``lent_bytes`` of its target's memory."""
+    return items.get("draft_weights", 0) + lent_bytes + _read_bytes(items, "draft_")
 
 
 def _read_bytes(items: Mapping[str, int], prefix: str = "") -> float:

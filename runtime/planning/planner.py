@@ -17,7 +17,7 @@ from edgedec.memory.plan import DiskUse, MemoryUse, charged_bytes, largest_conte
 from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.model_graph import is_recurrent, tap_bytes
 from edgedec.runtime.planning.disk_rate import measure_disk
-from edgedec.runtime.planning.estimates import DiskReads, pass_seconds, tokens_per_second
+from edgedec.runtime.planning.estimates import DiskReads, draft_bytes, pass_seconds, tokens_per_second
 from edgedec.runtime.planning.speculation import SpecConfig, create_drafter, run_taps
 from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.run_settings import RunSettings
@@ -60,7 +60,7 @@ class RunChoice:
     """One combination of settings."""
 
     spec: SpecConfig
-    draft: Bundle | None
+    drafts: tuple[Bundle, ...]
     kv_bits: int
     rows: int  # rows of the widest pass
     streams: bool = False  # True: weights that memory has no room for are read from the disk
@@ -155,7 +155,7 @@ class Planner:
     def drafter(self, choice: RunChoice) -> Drafter:
         return create_drafter(
             choice.spec.drafter,
-            choice.draft,
+            choice.drafts,
             device=host_device(self.settings.device),
             threads=self.settings.threads,
             samples=choice.spec.samples,
@@ -189,8 +189,10 @@ class Planner:
         check_items(target, f"--device {self.settings.device}")
         name = choice.spec.drafter
         check_items(drafter, f"the drafter {name if isinstance(name, str) else type(name).__name__}", DRAFT)
-        if choice.draft is not None and share_tables(self.bundle, choice.draft, self.settings.device):
-            drafter.pop("draft_rotary_tables", None)
+        if choice.drafts and "draft_rotary_tables" in drafter:
+            drafter["draft_rotary_tables"] -= self._shared_tables(choice, limits, drafter["draft_rotary_tables"])
+            if not drafter["draft_rotary_tables"]:
+                del drafter["draft_rotary_tables"]
         vocabulary = self.bundle.file_bytes["tokenizer.json"]
         return {
             **target,
@@ -214,6 +216,31 @@ class Planner:
             ),
             **self.beside,
         }
+
+    def _shared_tables(self, choice: RunChoice, limits: Limits, every: int) -> int:
+        """Return the bytes of the tables of positions of draft models that are those of the target.
+
+        Args:
+            every: bytes of all tables of the draft models.
+        """
+        sharing = [one for one in choice.drafts if share_tables(self.bundle, one, self.settings.device)]
+        if len(sharing) == len(choice.drafts):
+            return every
+        return sum(self._model(one, choice).footprint(limits).get("draft_rotary_tables", 0) for one in sharing)
+
+    def _model(self, draft: Bundle, choice: RunChoice) -> Drafter:
+        """Return the drafter ``model`` of one of the draft models."""
+        device, threads = host_device(self.settings.device), self.settings.threads
+        return create_drafter("model", draft, device=device, threads=threads, kv_bits=choice.kv_bits)
+
+    def _guess_bytes(self, choice: RunChoice, limits: Limits) -> float | None:
+        """Return what a pass of the fastest draft model reads; None if the items of the plan say it."""
+        if len(choice.drafts) < 2 and not any(one.resident for one in choice.drafts):
+            return None
+        return min(
+            draft_bytes(self._model(one, choice).footprint(limits), 0 if limits.weight_bytes else lent_bytes(one))
+            for one in choice.drafts
+        )
 
     def total(self, choice: RunChoice, ctx_size: int) -> int:
         return charged_bytes(self.items(choice, ctx_size))
@@ -264,13 +291,14 @@ class Planner:
 
         ``disk`` is the measured one; None: one of the assumed rate.
         """
-        items = self.items(choice, ctx_size)
+        limits = self.limits(choice, ctx_size)
+        items = self._items(choice, limits)
         return tokens_per_second(
             items,
             drafter=choice.spec.drafter_name,
-            nodes=min(choice.spec.nodes, self.limits(choice, ctx_size).nodes),
-            model=choice.draft is not None,
-            lent_bytes=0 if choice.draft is None or choice.streams else lent_bytes(choice.draft),
+            nodes=min(choice.spec.nodes, limits.nodes),
+            model=bool(choice.drafts),
+            guess_bytes=self._guess_bytes(choice, limits),
             every_token=not choice.spec.writes.traits.guesses,
             acceptance=None if choice.spec.nodes == 1 else self.acceptance,
             threads=self.settings.threads,
@@ -283,7 +311,7 @@ class Planner:
 
         The value is discounted if the choice has fewer KV bits or nodes than ``request``, or less context than ``high``.
         """
-        plain = replace(choice, spec=SpecConfig(), draft=None)
+        plain = replace(choice, spec=SpecConfig(), drafts=())
         rows = self.limits(choice, ctx_size).nodes
         seconds = 1 / self.speed(choice, ctx_size) + _READ * (_ROW + (1 - _ROW) / rows) / self.speed(plain, ctx_size)
         discount = (ctx_size / high) ** _SHORTER * (
@@ -329,19 +357,19 @@ class Planner:
         longest = max(counts.values(), default=0.0)
         bits = max((choices[at].kv_bits for at, count in counts.items() if count == longest), default=0)
         enough = longest if longest == high else _AS_LONG * longest
-        model_is_optional = any(choice.draft is None for choice in choices)
+        model_is_optional = not all(choice.drafts for choice in choices)
         return [
             choices[at]
             for at, count in counts.items()
             if choices[at].kv_bits == bits
-            and count >= (longest if choices[at].draft is not None and model_is_optional else enough)
+            and count >= (longest if choices[at].drafts and model_is_optional else enough)
         ]
 
     def _widest(self, choices: list[RunChoice], low: int) -> list[RunChoice]:
         """Return of the choices that differ in rows alone the first that fits, because the disk's time is that of a pass."""
-        first: dict[tuple[int, int, int], RunChoice] = {}
+        first: dict[tuple[int, tuple[int, ...], int], RunChoice] = {}
         for choice in choices:
-            key = id(choice.spec), id(choice.draft), choice.kv_bits
+            key = id(choice.spec), tuple(map(id, choice.drafts)), choice.kv_bits
             if key not in first and self.largest(choice, low, low) is not None:
                 first[key] = choice
         return list(first.values())
@@ -370,25 +398,31 @@ class Planner:
         return f"try --ctx-size {smaller}, or --memory-budget {need}MiB"
 
 
-def _specs(spec: SpecConfig, draft: Bundle | None, budget: bool) -> Iterator[tuple[SpecConfig, Bundle | None]]:
-    """Yield the settings of speculation that ``spec`` allows, in order of preference; ``auto`` ends with no speculation."""
-    drafts = [draft, None] if draft is not None and spec.drafter == "auto" else [draft]
+def _specs(
+    spec: SpecConfig, drafts: tuple[Bundle, ...], budget: bool
+) -> Iterator[tuple[SpecConfig, tuple[Bundle, ...]]]:
+    """Yield the settings of speculation that ``spec`` allows, in order of preference; ``auto`` ends with no speculation.
+
+    It may do without the last ones of its draft models, or without all of them.
+    """
+    fewest = 0 if spec.drafter == "auto" else len(drafts)
     specs = [spec]
     if spec.drafter == "auto" and spec.samples > 1 and budget:
         specs.append(replace(spec, samples=1))  # without the table of ``stand``
-    for option, with_draft in product(specs, drafts):
-        yield option, with_draft
+    for option, count in product(specs, range(len(drafts), fewest - 1, -1)):
+        some = drafts[:count]
+        yield option, some
         if spec.nodes > 1 and budget:
             smaller = [size for size in TREES if size < spec.draft_max]
             for size in smaller:
                 nodes = min(spec.tree_nodes, size + 1) if spec.tree_nodes else 0
-                yield replace(option, draft_max=size, tree_nodes=nodes), with_draft
+                yield replace(option, draft_max=size, tree_nodes=nodes), some
     if spec.drafter == "auto":
-        yield replace(spec, drafter="none", draft=None), None
+        yield replace(spec, drafter="none", draft=None), ()
 
 
 def run_choices(
-    spec: SpecConfig, draft: Bundle | None, kv_choices: tuple[int, ...], kv_bits: int | None, budget: bool
+    spec: SpecConfig, drafts: tuple[Bundle, ...], kv_choices: tuple[int, ...], kv_bits: int | None, budget: bool
 ) -> list[RunChoice]:
     """Return the choices that the settings of a run allow, in order of preference.
 
@@ -400,8 +434,8 @@ def run_choices(
     bits = (kv_bits,) if kv_bits else kv_choices if budget else kv_choices[:1]
     rows = PASS_ROWS if budget else PASS_ROWS[:1]
     return [
-        RunChoice(spec=option, draft=with_draft, kv_bits=b, rows=r)
-        for option, with_draft in _specs(spec, draft, budget)
+        RunChoice(spec=option, drafts=some, kv_bits=b, rows=r)
+        for option, some in _specs(spec, drafts, budget)
         for b in bits
         for r in rows
     ]

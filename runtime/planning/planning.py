@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.embedded import bundle_folder
@@ -46,15 +47,15 @@ _BASELINE_CONTEXT, _BASELINE_NODES = 1024, 64
 class RunPlan:
     """A plan, the limits that keep a run within it, and its settings of speculation.
 
-    ``bundle`` is the model with the policy of keys and values that was chosen. ``draft`` is the draft model; None if there
-    is none or the plan has no room for it. ``sequences`` is the number of texts that can be written at a time.
+    ``bundle`` is the model with the policy of keys and values that was chosen. ``drafts`` are the draft models that the plan
+    has room for. ``sequences`` is the number of texts that can be written at a time.
     """
 
     bundle: Bundle
     plan: Plan
     limits: Limits
     spec: SpecConfig
-    draft: Bundle | None
+    drafts: tuple[Bundle, ...]
     sequences: int = 1
 
 
@@ -68,14 +69,14 @@ def with_libraries(plan: Plan, meter: MemoryMeter, baseline_bytes: int) -> Plan:
 
 
 def make_plan(
-    bundle: Bundle, settings: RunSettings, *, draft: Bundle | None = None, acceptance: float | None = None
+    bundle: Bundle, settings: RunSettings, *, drafts: tuple[Bundle, ...] = (), acceptance: float | None = None
 ) -> RunPlan:
     """Plan a run.
 
     Args:
         bundle: the model.
         settings: the settings of the run.
-        draft: the draft model, of which only the manifest is used; None: that of ``settings.spec``.
+        drafts: the draft models, of which only the manifests are used; none: those of ``settings.spec``.
         acceptance: expected share of right guesses, for the estimated speed; None: the usual one of the drafter.
 
     Raises:
@@ -84,18 +85,17 @@ def make_plan(
         BundleError: the draft model's bundle cannot be opened, or the disk cannot be measured.
     """
     if settings.kv_policy == AUTO:
-        return _with_automatic_policy(bundle, settings, draft=draft, acceptance=acceptance)
+        return _with_automatic_policy(bundle, settings, drafts=drafts, acceptance=acceptance)
     bundle = with_policy(bundle, settings.kv_policy)
     module = target_module(settings.device, settings.accelerator)
     check_kv_bits(module, settings.device, settings.kv_bits, bundle)
     bounds = module.bounds(bundle, settings.device)
     most = _largest_context(bundle, bounds, settings.ctx_size)
     spec, budget_bytes = settings.spec or SpecConfig(), settings.budget_bytes
-    if draft is None and spec.draft is not None:
-        draft = _open_draft(bundle, spec, settings.device)
+    drafts = drafts or tuple(_open_draft(bundle, one, settings.device) for one in spec.drafts)
     planner = Planner(bundle=bundle, module=module, settings=settings, bounds=bounds, acceptance=acceptance)
     kv_choices = automatic_bits(module.kv_choices(settings.device, bundle), bundle)
-    choices = run_choices(spec, draft, kv_choices, settings.kv_bits, budget_bytes is not None)
+    choices = run_choices(spec, drafts, kv_choices, settings.kv_bits, budget_bytes is not None)
     high = settings.ctx_size or min(most, DEFAULT_CONTEXT)
     low = settings.ctx_size or min(high, SMALLEST_CONTEXT)
     choice, context = planner.best(choices, low, high)
@@ -115,7 +115,7 @@ def make_plan(
         whole_ctx_size=high,
         whole_kv_bits=choices[0].kv_bits,
         drafter=choice.spec.drafter_name,
-        draft_model=choice.draft is not None,
+        draft_model=bool(choice.drafts),
         draft_tokens=limits.depth,
         tree_nodes=min(choice.spec.nodes, limits.nodes),
         pass_rows=limits.nodes,
@@ -123,26 +123,29 @@ def make_plan(
         # The baseline has the requested settings, not those that fit the budget. An accelerator is built for one context.
         fixed_baseline=_fixed_baseline(planner, choices[0], most if bounds.bytes_per_second is None else context),
         speculation_from_bytes=_least_with_speculation(
-            planner, run_choices(spec, draft, kv_choices, settings.kv_bits, True), low
+            planner, run_choices(spec, drafts, kv_choices, settings.kv_bits, True), low
         ),
         memories=planner.memories(choice, limits),
         hint="" if fits else planner.hint(choice, context),
         driver_bytes=driver_bytes(settings.device),
-        notes=() if bounds.rings else _window_notes(bundle, settings.device, context),
+        notes=(
+            *_draft_notes(choice.drafts, drafts),
+            *(() if bounds.rings else _window_notes(bundle, settings.device, context)),
+        ),
         disk=disk,
         kv_policy=policy_name(bundle),
     )
     _log_plan(plan, choice, len(choices))
     return RunPlan(
-        bundle=bundle, plan=plan, limits=limits, spec=choice.spec, draft=choice.draft, sequences=settings.sequences
+        bundle=bundle, plan=plan, limits=limits, spec=choice.spec, drafts=choice.drafts, sequences=settings.sequences
     )
 
 
 def _with_automatic_policy(
-    bundle: Bundle, settings: RunSettings, *, draft: Bundle | None, acceptance: float | None
+    bundle: Bundle, settings: RunSettings, *, drafts: tuple[Bundle, ...], acceptance: float | None
 ) -> RunPlan:
     """Return the plan without a policy of keys and values, or that with the bundle's own if it has room for more context."""
-    plan_of = partial(make_plan, settings=replace(settings, kv_policy=None), draft=draft, acceptance=acceptance)
+    plan_of = partial(make_plan, settings=replace(settings, kv_policy=None), drafts=drafts, acceptance=acceptance)
     full = plan_of(with_policy(bundle, FULL))
     if settings.budget_bytes is None or policy_name(bundle) == FULL:
         return full
@@ -183,13 +186,23 @@ def _window_notes(bundle: Bundle, device: str, ctx_size: int) -> tuple[str, ...]
     )
 
 
+def _draft_notes(chosen: tuple[Bundle, ...], given: tuple[Bundle, ...]) -> tuple[str, ...]:
+    """Return a note for each of several draft models that the plan leaves out; ``Plan.draft_model`` tells it of one."""
+    if len(given) < 2:
+        return ()
+    return tuple(
+        f"the plan leaves out the draft model {draft.path}: by estimate it does not fit, or does not pay"
+        for draft in given[len(chosen) :]
+    )
+
+
 def _log_plan(plan: Plan, choice: RunChoice, ways: int) -> None:
     budget = "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
     guesses = "no guesses"
     if choice.spec.drafter != "none":
-        model = "with" if choice.draft is not None else "without"
+        model = f"with {len(choice.drafts)} of its" if choice.drafts else "without"
         guesses = (
-            f"drafter {choice.spec.drafter_name} {model} a draft model, {choice.spec.policy} of {plan.tree_nodes} nodes"
+            f"drafter {choice.spec.drafter_name} {model} draft models, {choice.spec.policy} of {plan.tree_nodes} nodes"
         )
     _LOG.info(
         "plan, the best of %d: %s charged at most, %s; context %d, keys and values of %d bits (%s), passes of %d rows; %s",
@@ -198,17 +211,16 @@ def _log_plan(plan: Plan, choice: RunChoice, ways: int) -> None:
     )
 
 
-def _open_draft(bundle: Bundle, spec: SpecConfig, device: str) -> Bundle:
+def _open_draft(bundle: Bundle, name: str | Path, device: str) -> Bundle:
     """Return the draft model's bundle.
 
     Raises:
         UsageError: its tokenizer is not the model's, or it borrows tensors that the model does not have.
     """
-    assert spec.draft is not None
-    draft = Bundle.open(bundle_folder(spec.draft), verify=bundle.verify, borrows=True)
+    draft = Bundle.open(bundle_folder(name), verify=bundle.verify, borrows=True)
     if draft.tokenizer_hash != bundle.tokenizer_hash:
         raise UsageError(
-            f"the draft model {spec.draft} has the tokenizer {draft.tokenizer_hash[:12]}, {bundle.path} has "
+            f"the draft model {name} has the tokenizer {draft.tokenizer_hash[:12]}, {bundle.path} has "
             f"{bundle.tokenizer_hash[:12]}: both must be made from checkpoints with one tokenizer; give another -md"
         )
     return lend_tensors(draft, bundle, resident=lends_weights(device))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +46,8 @@ class SpecConfig:
     Members:
         drafter: name of a file of runtime/drafters (``--spec-type``), or a ``Drafter``.
         policy: name of a file of runtime/trees (``--spec-tree``).
-        draft: the draft model's bundle (``-md``), as a path or a name that ``bundle_folder`` accepts.
+        draft: the draft model's bundle (``-md``), as a path or a name that ``bundle_folder`` accepts, or a tuple of several,
+            among which the drafter ``auto`` chooses; the first ones are preferred if memory has no room for all.
         draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
         tree_nodes: maximum number of nodes of a tree, 2 to 64, including its root; 0: ``draft_max`` + 1.
         verifier: name of a file of runtime/verifiers (``--verifier``); at temperature 0 ``greedy`` is used in its place.
@@ -61,7 +64,7 @@ class SpecConfig:
 
     drafter: str | Drafter = "none"
     policy: str = "chain"
-    draft: str | Path | None = None
+    draft: str | Path | tuple[str | Path, ...] | None = None
     draft_max: int = 8
     tree_nodes: int = 0
     verifier: str = "match"
@@ -100,11 +103,30 @@ class SpecConfig:
                 f"--tree-nodes must be 2 to {MOST_NODES}, or 0, not {self.tree_nodes}: a tree is one pass, "
                 f"and a pass has at most {MOST_NODES} rows"
             )
-        if self.draft is not None and self.drafter not in ("model", "auto"):
+        self._check_drafts()
+
+    def _check_drafts(self) -> None:
+        drafts = self.drafts
+        object.__setattr__(self, "draft", drafts if len(drafts) > 1 else drafts[0] if drafts else None)
+        if drafts and self.drafter not in ("model", "auto"):
             raise UsageError(f"-md is for --spec-type model or auto, not {self.drafter_name}")
-        if self.drafter == "model" and self.draft is None:
-            option = "--spec-type model" if self.writes.traits.guesses else f"--decoder {self.writes.name}"
+        option = "--spec-type model" if self.writes.traits.guesses else f"--decoder {self.writes.name}"
+        if self.drafter == "model" and not drafts:
             raise UsageError(f"{option} needs a draft model: give its bundle with -md")
+        if self.drafter == "model" and len(drafts) > 1:
+            raise UsageError(
+                f"{option} takes one draft model, not {len(drafts)} ({', '.join(map(str, drafts))}); give one -md, or "
+                "--spec-type auto, which chooses among them"
+            )
+        if twice := [draft for draft in drafts if drafts.count(draft) > 1]:
+            raise UsageError(f"-md names {twice[0]} {drafts.count(twice[0])} times; give each draft model once")
+
+    @property
+    def drafts(self) -> tuple[str | Path, ...]:
+        """The bundles of the draft models, in order of preference."""
+        if self.draft is None:
+            return ()
+        return (self.draft,) if isinstance(self.draft, str | Path) else tuple(self.draft)
 
     def _check_decoder(self) -> None:
         """Check that the decoder takes the drafter, and uses what else is given."""
@@ -140,7 +162,7 @@ class SpecConfig:
 
 def create_drafter(
     name: str | Drafter,
-    draft: Bundle | None,
+    draft: Bundle | Sequence[Bundle] | None,
     *,
     device: str = "cpu",
     threads: int = 0,
@@ -151,7 +173,7 @@ def create_drafter(
 
     Args:
         name: a name or a drafter, see ``SpecConfig``.
-        draft: the draft model; None: there is none.
+        draft: the draft model, or several for ``auto``; None: there is none.
         device: device of drafters that run a model.
         threads: number of CPU threads of such drafters; 0 leaves it to the device.
         samples: number of texts of one prompt, see ``SpecConfig``.
@@ -159,14 +181,18 @@ def create_drafter(
             default for them; None: the default.
 
     Raises:
-        UsageError: no drafter has this name, or it needs a draft model and ``draft`` is None.
+        UsageError: no drafter has this name, or it needs one draft model and has none or several.
     """
     if not isinstance(name, str):
         return name
     create = load(DRAFTERS, name).create
     # A drafter that runs no draft model has no parameter ``draft``, and so on.
-    values = {"draft": draft, "device": device, "threads": threads, "samples": samples, "kv_bits": kv_bits}
+    drafts = () if draft is None else (draft,) if isinstance(draft, Bundle) else tuple(draft)
     parameters = inspect.signature(create).parameters
+    if "draft" in parameters and len(drafts) > 1:
+        raise UsageError(f"the drafter {name} takes one draft model, not {len(drafts)}; give one -md")
+    values: dict[str, Any] = {"device": device, "threads": threads, "samples": samples, "kv_bits": kv_bits}
+    values |= {"drafts": drafts, "draft": drafts[0] if drafts else None}
     drafter: Drafter = create(**{key: value for key, value in values.items() if key in parameters})
     return drafter
 

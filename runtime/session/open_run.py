@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.embedded import bundle_folder
 from edgedec.bundle.manifest import WEIGHTS
 from edgedec.bundle.verified import is_new
@@ -37,18 +38,18 @@ def open_run(path: str | Path, settings: RunSettings, *, verify: bool) -> tuple[
         BundleError, UnsupportedError, DeviceError, UsageError: ``Bundle.open`` or ``make_plan`` raised it.
     """
     folder, spec = bundle_folder(path), settings.spec or SpecConfig()
-    if spec.draft is not None:
-        spec = replace(spec, draft=bundle_folder(spec.draft))
+    folders = tuple(map(bundle_folder, spec.drafts))
+    spec = replace(spec, draft=folders)
     # These import modules, which belong to the baseline and are not charged to the model.
     target_module(settings.device, settings.accelerator)
     import_plugins(spec)
-    if verify or is_new(folder / WEIGHTS):
+    if verify or is_new(folder / WEIGHTS) or any(map(_borrows, folders)):
         import_first_start()
     baseline = MemoryMeter().baseline_bytes
     driver_bytes(settings.device)  # a driver's own memory is beside the plan, so it is opened before the meter
     charged = charged_folders(folder)
-    if spec.draft is not None:
-        charged = (*charged, *charged_folders(Path(spec.draft)))
+    for draft in folders:
+        charged = (*charged, *charged_folders(draft))
     use_one_heap()
     meter = MemoryMeter(charged)
     meter.start()
@@ -58,8 +59,8 @@ def open_run(path: str | Path, settings: RunSettings, *, verify: bool) -> tuple[
         run = make_plan(bundle, settings)
         run.plan.require()
         forget_graphs(run.bundle, run.plan.kv_bits)
-        if run.draft is not None:
-            forget_graphs(run.draft, max(run.plan.kv_bits, LEAST_DRAFT_BITS))
+        for one in run.drafts:
+            forget_graphs(one, max(run.plan.kv_bits, LEAST_DRAFT_BITS))
         run = replace(run, plan=with_libraries(run.plan, meter, baseline))
         meter.mark()
         trim_heap()  # because the planner and the self-test of the operators have freed blocks
@@ -67,6 +68,11 @@ def open_run(path: str | Path, settings: RunSettings, *, verify: bool) -> tuple[
         meter.close()
         raise
     return run, settings, meter
+
+
+def _borrows(draft: Path) -> bool:
+    """Return whether a draft model borrows tensors of its target, which are hashed then."""
+    return Bundle.open(draft, weights=False, borrows=True).manifest.borrows is not None
 
 
 def import_first_start() -> None:

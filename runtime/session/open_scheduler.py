@@ -24,7 +24,7 @@ def run_drafter(run: RunPlan, settings: RunSettings) -> Drafter:
     create = partial(
         create_drafter,
         run.spec.drafter,
-        run.draft,
+        run.drafts,
         device=host_device(settings.device),
         threads=settings.threads,
         samples=run.spec.samples,

@@ -63,8 +63,7 @@ def test_a_session_is_opened_by_name() -> None:
     spec = SpecConfig(drafter="model", draft="demo-draft")
     with Session.open("demo", ctx_size=64, spec=spec) as session:
         assert session.bundle.path == demo.bundle_path("demo")
-        assert session.run.draft is not None
-        assert session.run.draft.path == demo.bundle_path("demo-draft")
+        assert [draft.path for draft in session.run.drafts] == [demo.bundle_path("demo-draft")]
     bundle, _ = open_model("demo-int8", "cpu", None)
     assert bundle.path == demo.bundle_path("demo-int8")
 

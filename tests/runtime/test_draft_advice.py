@@ -24,7 +24,9 @@ def target() -> Bundle:
 
 def planned(target: Bundle, draft: Bundle | None, budget_bytes: int | None = None) -> Plan:
     spec = SpecConfig(drafter="model", draft=demo.bundle_path("demo-draft"))
-    return make_plan(target, RunSettings(spec=spec, budget_bytes=budget_bytes), draft=draft).plan
+    return make_plan(
+        target, RunSettings(spec=spec, budget_bytes=budget_bytes), drafts=() if draft is None else (draft,)
+    ).plan
 
 
 def test_a_candidate_of_the_embedded_draft_s_width_is_the_embedded_draft(target: Bundle) -> None:

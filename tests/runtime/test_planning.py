@@ -126,7 +126,7 @@ def test_a_plan_that_fits_is_within_its_budget(
     assert (plan.pass_rows, plan.draft_tokens) == (limits.nodes, limits.depth)
     assert plan.tree_nodes <= min(plan.pass_rows, nodes, run.spec.nodes)
     assert plan.draft_tokens <= plan.tree_nodes - 1
-    assert (run.draft is not None) == plan.draft_model
+    assert bool(run.drafts) == plan.draft_model
     if drafter != "auto":
         assert run.spec.drafter == plan.drafter == drafter  # a drafter that was named is never replaced
     if plan.fits:
@@ -258,7 +258,7 @@ def test_a_named_drafter_that_does_not_fit_is_not_replaced(bundles: Mapping[str,
 def test_a_drafter_is_planned_with_the_limits_of_the_run(bundles: Mapping[str, Bundle], drafter: str) -> None:
     """Check that a draft model catches up in passes as wide as the target's; trees may be smaller."""
     run = make_plan(bundles["large"], RunSettings(threads=1, spec=spec_of(bundles, drafter)))
-    opened = create_drafter(run.spec.drafter, run.draft, threads=1).footprint(run.limits)
+    opened = create_drafter(run.spec.drafter, run.drafts, threads=1).footprint(run.limits)
     assert opened == {name: size for name, size in run.plan.items.items() if name in opened}
     assert run.limits.nodes == run.plan.pass_rows > run.plan.tree_nodes
 

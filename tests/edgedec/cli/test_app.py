@@ -101,7 +101,6 @@ def test_defaults_and_help_of_speculation_are_the_python_api_s(name: str) -> Non
 
 SPEC = {
     "--spec-type": "auto",
-    "-md": "BUNDLE",
     "--draft-max": "5",
     "--spec-tree": "delayed",
     "--tree-nodes": "9",
@@ -113,8 +112,12 @@ SPEC = {
 @pytest.mark.parametrize("name", SPECULATING)
 @pytest.mark.parametrize("by", ["flag", "environment"])
 def test_options_of_speculation_reach_the_session(
-    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str, by: str
+    edgedec: Edgedec, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, by: str
 ) -> None:
+    drafts = [bundle, tmp_path / "other draft"]  # folders whose names have spaces
+    if by == "environment":  # an option that may be repeated takes words
+        drafts = [tmp_path / "draft", tmp_path / "other-draft"]
+        drafts[0].symlink_to(bundle)
     configs: list[SpecConfig] = []
 
     def take(model: object, settings: RunSettings, **options: object) -> None:
@@ -125,15 +128,17 @@ def test_options_of_speculation_reach_the_session(
     monkeypatch.setattr(Session, "load", take)
     monkeypatch.setattr(planning, "make_plan", take)
     words = [name, "-m", str(bundle), *(["-p", "hi"] if name == "generate" else [])]
-    values = {option: str(bundle) if value == BUNDLE else value for option, value in SPEC.items()}
     if by == "flag":
-        outcome = edgedec(*words, *(word for pair in values.items() for word in pair))
+        words += [word for draft in drafts for word in ("-md", str(draft))]
+        outcome = edgedec(*words, *(word for pair in SPEC.items() for word in pair))
     else:
-        long = {"-md": "--model-draft"}
+        long, values = {"-md": "--model-draft"}, {**SPEC, "-md": " ".join(map(str, drafts))}
         keys = {option: long.get(option, option).strip("-").replace("-", "_").upper() for option in values}
         outcome = edgedec(*words, env={f"EDGEDEC_{name.upper()}_{keys[option]}": values[option] for option in values})
     assert outcome.stderr == "edgedec: enough\n"
-    spec = SpecConfig(drafter="auto", policy="delayed", draft=bundle, draft_max=5, tree_nodes=9, verifier="traversal")
+    spec = SpecConfig(
+        drafter="auto", policy="delayed", draft=tuple(drafts), draft_max=5, tree_nodes=9, verifier="traversal"
+    )
     assert configs == [spec]
 
 

@@ -47,7 +47,7 @@ class Candidates:
         for name in ("copy", "ngram", "model"):
             draft = self.drafts.get(name) or self._draft(CHEAP, lambda at: None)
             monkeypatch.setattr(getattr(auto, name), "create", lambda *_, scripted=draft, **__: scripted)
-        self.drafter = auto.create(draft=object() if "model" in scripts else None)  # type: ignore[arg-type]
+        self.drafter = auto.create([object()] if "model" in scripts else ())  # type: ignore[list-item]
         self.rounds: list[tuple[int, int, int]] = []  # position, guesses, accepted
         self.ends: list[tuple[int, float]] = []  # position and clock
 

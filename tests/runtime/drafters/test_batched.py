@@ -172,7 +172,7 @@ def test_a_prompt_is_read_beside_the_trees_of_other_texts(bundle: Bundle, target
 
 
 def test_auto_shares_passes_and_reads_with_its_draft_model(bundle: Bundle, targets: list[Counted]) -> None:
-    one, other = opened(auto.create(bundle, threads=1), bundle, 2)
+    one, other = opened(auto.create([bundle], threads=1), bundle, 2)
     first, second = texts(4)[:2]
     assert not alone(reading(one, second, 8))
     assert targets[0].rows == [[8]]
