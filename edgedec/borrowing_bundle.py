@@ -17,6 +17,8 @@ from edgedec.kv.policy import KV_POLICY
 
 __all__ = ["common_tensors", "write_borrowing"]
 
+_CARD = "README.md"  # the model card, which is about the draft as it was
+
 
 def common_tensors(draft: Bundle, target: Bundle) -> dict[str, Borrowed]:
     """Return the tensors that ``target`` has with the same shape, scheme and bytes, by their names in ``draft``.
@@ -78,13 +80,16 @@ def write_borrowing(draft: Bundle, target: Bundle, output: str | os.PathLike[str
                 parts = {part: draft.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
                 writer.add(name, tensor.scheme, tensor.shape, parts)
         content["files"][WEIGHTS] = weights = writer.weights_entry()
-        for name, entry in content["files"].items():
+        for name, entry in list(content["files"].items()):
             if name != WEIGHTS:
                 data = (draft.path / name).read_bytes()
                 if sha256(data).hexdigest() != entry["sha256"]:
                     raise BundleError(
                         f"{draft.path / name}: changed since the bundle was opened; run the command again"
                     )
+                if name == _CARD:
+                    data = _noted(data, borrows)
+                    content["files"][name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
                 (writer.folder / name).write_bytes(data)
         if KV_POLICY in content["config"]:  # its weights are the same, and their file is another one
             content["config"][KV_POLICY]["weights_sha256"] = weights["sha256"]
@@ -93,3 +98,17 @@ def write_borrowing(draft: Bundle, target: Bundle, output: str | os.PathLike[str
         requires = sorted({*content.get("requires", []), BORROWS})
         (writer.folder / MANIFEST).write_bytes(encode_manifest({"requires": requires, **kept}))
     return common
+
+
+def _noted(card: bytes, borrows: Borrows) -> bytes:
+    """Return a model card that says below its front matter what the bundle is, because its sizes and commands are the whole
+    draft's.
+    """
+    text = card.decode("utf-8", "replace")
+    end = text.find("\n---\n") + len("\n---\n") if text.startswith("---\n") and "\n---\n" in text else 0
+    note = (
+        f"This bundle is a draft model of {borrows.target} without the tensors that are this target's: "
+        f"{', '.join(borrows.tensors)}. It runs beside it only: `edgedec generate -m TARGET --spec-type model -md BUNDLE`. "
+        "The sizes and commands below are those of the draft with all of its tensors.\n\n"
+    )
+    return (text[:end] + note + text[end:]).encode()

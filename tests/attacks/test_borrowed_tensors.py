@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,9 @@ import pytest
 from edgedec.borrowing_bundle import write_borrowing
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.lending import lend_tensors, tensor_sha256
+from edgedec.calibrated_bundle import weights_sha256, write_calibrated
 from edgedec.errors import BundleError, EdgedecError, UsageError
+from edgedec.kv.policy import read_policy
 from edgedec.runtime.planning import planning
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig
@@ -197,3 +200,41 @@ def test_the_tensors_are_the_whole_draft_s(tmp_path: Path, kind: str) -> None:
 def test_a_whole_draft_is_lent_nothing(sound: Pair) -> None:
     whole = Bundle.open(sound.whole)
     assert lend_tensors(whole, Bundle.open(sound.target)) is whole
+
+
+def test_the_model_card_says_what_the_bundle_is(sound: Pair, tmp_path: Path) -> None:
+    whole = Path(shutil.copytree(sound.whole, tmp_path / "whole"))
+    card = b'---\nlicense: "mit"\n---\n# a model\n'
+    (whole / "README.md").write_bytes(card)
+    entry = {"bytes": len(card), "sha256": hashlib.sha256(card).hexdigest()}
+    forge(whole, put("files", "README.md", value=entry))
+    write_borrowing(Bundle.open(whole), Bundle.open(sound.target), tmp_path / "out")
+    Bundle.open(tmp_path / "out", borrows=True)
+    text = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert text.startswith(
+        '---\nlicense: "mit"\n---\nThis bundle is a draft model of target without the tensors that are'
+    )
+    assert text.endswith("all of its tensors.\n\n# a model\n")
+
+
+def test_a_calibrated_draft_keeps_its_policy(sound: Pair, tmp_path: Path) -> None:
+    """Check that the policy names the new weights file, which has the same weights but borrowed ones."""
+    whole = Bundle.open(sound.whole)
+    policy = read_policy(
+        {
+            "kv_policy": {
+                "kind": "duo",
+                "sinks": 1,
+                "window": 8,
+                "streaming": {"layers.0.kv": [0]},
+                "weights_sha256": weights_sha256(whole),
+            }
+        }
+    )
+    assert policy is not None
+    write_calibrated(whole, tmp_path / "duo", policy)
+    write_borrowing(Bundle.open(tmp_path / "duo"), Bundle.open(sound.target), tmp_path / "out")
+    draft = Bundle.open(tmp_path / "out", borrows=True)
+    kept = read_policy(draft.config)
+    assert kept is not None
+    assert kept.weights_sha256 == weights_sha256(draft) != policy.weights_sha256

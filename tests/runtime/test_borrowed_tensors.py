@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError
+from edgedec.memory.meter import MemoryMeter
 from edgedec.memory.plan import Plan
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.kernels.sessions.operator import usable
@@ -31,6 +35,19 @@ pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library w
 
 KINDS = ("int8", "planes2", "native", "int4_offset")
 TIED: Mapping[str, Any] = {"tie_word_embeddings": True}
+MIB = 1 << 20
+# Script that runs a target, its first argument, with a draft model, and prints the planned and the measured bytes.
+MEASURE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.session.session import Session
+spec = SpecConfig(drafter="model", draft=Path(sys.argv[2]), draft_max=4)
+with Session.open(Path(sys.argv[1]), threads=1, ctx_size=128, spec=spec) as session:
+    answer = session.generate(np.array([256, 65, 66, 67], np.int32), n_predict=16, ignore_eos=True)
+    print(json.dumps({"planned": session.run.plan.total_bytes, "peak": answer.timings.peak_bytes}))
+"""
 PROMPT = np.array([256, 65, 66, 67, 65, 66], np.int32)
 GREEDY = SamplingConfig(temperature=0.0)
 LIMITS = Limits(nodes=8, depth=4, positions=128)
@@ -197,6 +214,22 @@ def test_a_draft_computes_the_same_with_shared_and_with_read_tensors(pairs: dict
         rows.append(end.value.value.copy())
     assert (rows[0] == rows[1]).all()
     assert (rows[0] == rows[2]).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
+def test_the_measured_peak_is_smaller_by_what_the_plan_says(tmp_path: Path) -> None:
+    pair = write_pair(tmp_path, "int8", changes={"vocab_size": 8192, "hidden_size": 1024})
+    measured: list[dict[str, int]] = []
+    for draft in (pair.whole, pair.borrowing) * 2:  # the first run of each bundle converts and checks it
+        words = [sys.executable, "-c", MEASURE, str(pair.target), str(draft)]
+        done = subprocess.run(words, capture_output=True, check=True, cwd=Path(__file__).parents[2])
+        measured.append(json.loads(done.stdout))
+    whole, borrowing = measured[2:]
+    saved = whole["planned"] - borrowing["planned"]
+    assert saved == 8192 * (1024 + 4) + 4 * 8192, "codes and scales of the head, and the scales of the embedding"
+    assert abs(whole["peak"] - borrowing["peak"] - saved) < MIB
+    assert borrowing["peak"] <= borrowing["planned"]
 
 
 def test_onnx_runtime_refuses_a_draft_of_two_files_by_name(
