@@ -26,6 +26,7 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     TokenTree,
 )
+from edgedec.runtime.sampling.target_top import graph_taps
 
 __all__ = ["ReleasingDrafter"]
 
@@ -103,7 +104,7 @@ class _ReleasingDraft(BatchedDraft, CompiledParts[DraftHandle]):
 
     def open(self, drafter: Drafter) -> None:
         self.inner = drafter.open(self._target, self._limits, self._cost)
-        self._waits = isinstance(self.inner, TappedDraft)
+        self._waits = bool(graph_taps(drafter.taps)) and isinstance(self.inner, TappedDraft)
 
     @property
     def compiled(self) -> DraftHandle | None:
