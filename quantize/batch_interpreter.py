@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.graph.graph import Graph, KvState, RecurrentState
+from edgedec.graph.graph import Graph, KvState, RecurrentState, check_no_features
 from edgedec.graph.ops import Attention, Linear, Operation
 from edgedec.plugins import load
 from edgedec.reference.float_profile.cache import FloatCache
@@ -91,9 +91,14 @@ def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: in
 
 
 class BatchInterpreter:
-    """Runs one graph; each float tensor is loaded when an operation needs it and dropped afterwards."""
+    """Runs one graph; each float tensor is loaded when an operation needs it and dropped afterwards.
+
+    Raises:
+        UnsupportedError: the graph reads features beside its ids.
+    """
 
     def __init__(self, graph: Graph, load_tensor: LoadTensor) -> None:
+        check_no_features(graph, "a calibration of weights")
         self.graph = graph
         self.load_tensor = load_tensor
         self._last_uses = graph.last_uses()

@@ -383,6 +383,7 @@ def quantize(
     with BundleWriter.create(output) as writer:
         with watch.phase("quantizing"):
             run = _Run(checkpoint, writer, options, pool, progress, watch)
+            writer.require_inputs(run.graph)
             run.add_tied_embedding()
             if calibration is not None and run.storage.fitted:
                 embedding = run.add(run.outside(), keep=run.embedding)

@@ -26,6 +26,7 @@ from edgedec.bundle.file_kinds import identify, refusal
 from edgedec.bundle.manifest import (
     ALIGNMENT,
     MANIFEST,
+    PASS_FEATURES,
     ROTATED_WEIGHTS,
     TEMPLATE,
     TERNARY_EMBEDDING,
@@ -230,6 +231,11 @@ class Bundle:
             raise BundleError(f"{self.path / TEMPLATE}: {error}; quantize the checkpoint again") from None
 
     @property
+    def needs_features(self) -> bool:
+        """True if passes need features beside their ids (``Graph.features``), so that the model is no model by itself."""
+        return PASS_FEATURES in self.manifest.requires
+
+    @property
     def schemes(self) -> dict[str, Scheme]:
         return {name: tensor.scheme for name, tensor in self.tensors.items()}
 
@@ -299,11 +305,18 @@ class Bundle:
         return self.tensors[name]
 
     def check(self, graph: Graph) -> None:
-        """Check that the bundle has all weights of a graph.
+        """Check that the bundle has all weights of a graph, and that its manifest says whether passes need features.
 
         Raises:
-            BundleError: a tensor is missing, has another shape, or is an embedding of int4.
+            BundleError: a tensor is missing, has another shape, or is an embedding of int4, or the manifest requires
+                "pass_features" and the graph has no such input, or the other way round.
         """
+        if bool(graph.features) != self.needs_features:
+            reads, states = ("reads", "does not require") if graph.features else ("does not read", "requires")
+            raise BundleError(
+                f"{self.path}: its model {reads} features beside ids, and its manifest {states} {PASS_FEATURES!r}; quantize "
+                "the checkpoint again"
+            )
         for name, spec in graph.weights.items():
             if self._tensor(name).shape != spec.shape:
                 raise BundleError(
@@ -376,6 +389,11 @@ class BundleWriter:
         """Return the manifest's entry of the file with the tensors that were added; no tensor may follow."""
         self.file.flush()
         return {"bytes": self.file.tell(), "sha256": self._hash.hexdigest()}
+
+    def require_inputs(self, graph: Graph) -> None:
+        """Let the manifest require the inputs of the model's graph that an older edgedec does not have."""
+        if graph.features:
+            self.features.add(PASS_FEATURES)
 
     def finish(
         self,

@@ -35,6 +35,7 @@ __all__ = [
     "FORMAT",
     "KV_PERPLEXITY",
     "MANIFEST",
+    "PASS_FEATURES",
     "READABLE_VERSIONS",
     "ROTATED_WEIGHTS",
     "TEMPLATE",
@@ -58,8 +59,11 @@ TERNARY_EMBEDDING = "ternary_embedding"  # feature of bundles whose embedding is
 ROTATED_WEIGHTS = (
     "hadamard"  # feature of bundles with weights that are stored rotated, and their key in the configuration
 )
+PASS_FEATURES = "pass_features"  # feature of bundles whose graph reads values beside the ids (``Graph.features``)
 # Features of a manifest's "requires" that this edgedec knows.
-FEATURES = frozenset({"int4", "tied_planes", "half_scales", TERNARY_EMBEDDING, ROTATED_WEIGHTS, KV_POLICY, BORROWS})
+FEATURES = frozenset(
+    {"int4", "tied_planes", "half_scales", TERNARY_EMBEDDING, ROTATED_WEIGHTS, KV_POLICY, BORROWS, PASS_FEATURES}
+)
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 KV_PERPLEXITY = "kv_perplexity"  # key of a manifest's "quantization", read by ``edgedec.runtime.kv_precision``
 TOKENIZER_IDENTITY = "tokenizer_identity"  # key of a manifest that names what the token ids mean
@@ -298,6 +302,7 @@ class Manifest:
     """A manifest that was checked against its folder.
 
     ``tokenizer_hash`` identifies the tokenizer. ``borrows`` has the tensors that are a target's; None: the bundle has all.
+    ``requires`` are the names of ``FEATURES`` that a reader must know to use the bundle.
     """
 
     config: Mapping[str, Any]
@@ -308,6 +313,7 @@ class Manifest:
     tokenizer_hash: str
     sha256: str
     borrows: Borrows | None = None
+    requires: frozenset[str] = frozenset()
 
 
 def _tokenizer_hash(file: Path, content: Mapping[str, Any]) -> str:
@@ -353,6 +359,7 @@ def open_manifest(folder: Path, *, weights: bool = True, verify: bool = False) -
         tokenizer_hash=_tokenizer_hash(file, content),
         sha256=content["sha256"],
         borrows=borrows,
+        requires=frozenset(content.get("requires", ())),
     )
 
 

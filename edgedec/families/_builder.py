@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgedec.graph.graph import Graph, KvState, RecurrentState, Value, WeightSpec
+from edgedec.graph.graph import FEATURES_INPUT, Graph, KvState, RecurrentState, Value, WeightSpec
 from edgedec.graph.ops import (
     Activation,
     Add,
@@ -61,6 +61,11 @@ class GraphBuilder:
     def embed(self, name: str, *, weight: str, vocab: int, width: int, scale: float = 1.0) -> str:
         self.weights[weight] = WeightSpec(shape=(vocab, width))
         return self._emit(Embed(name=name, inputs=("ids",), outputs=(name,), weight=weight, scale=scale), width, "n")
+
+    def features(self, width: int) -> str:
+        """Declare the input of values [n, width] that ride beside the ids, and return its name."""
+        self.values[FEATURES_INPUT] = Value(name=FEATURES_INPUT, shape=("n", width))
+        return FEATURES_INPUT
 
     def rms_norm(self, name: str, x: str, *, weight: str, eps: float, heads: int = 1, offset: float = 0.0) -> str:
         self.weights[weight] = WeightSpec(shape=(self._width(x) // heads,))
@@ -267,6 +272,7 @@ class GraphBuilder:
             Value(name="ids", shape=("n",), dtype="int32"),
             Value(name="positions", shape=("n",), dtype="int32"),
             Value(name="rows", shape=("r",), dtype="int32"),
+            *(value for name, value in self.values.items() if name == FEATURES_INPUT),
         )
         return Graph(
             inputs=inputs,

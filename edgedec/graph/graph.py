@@ -16,7 +16,9 @@ from edgedec.graph.low_rank import KeyBasis
 from edgedec.graph.ops import Attention, GatedDeltaRule, Linear, Operation, Split
 from edgedec.graph.selection import Selection
 
-__all__ = ["Graph", "KvState", "RecurrentState", "Value", "WeightSpec"]
+__all__ = ["FEATURES_INPUT", "Graph", "KvState", "RecurrentState", "Value", "WeightSpec", "check_no_features"]
+
+FEATURES_INPUT = "features"  # name of the input [n, width] of values that ride beside the ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,8 @@ class WeightSpec:
 class Graph:
     """A model. Every value must be defined once and before its use, and every weight and state must be declared.
 
-    ``states`` grow with the positions, and ``recurrent`` ones do not.
+    ``states`` grow with the positions, and ``recurrent`` ones do not. ``inputs`` are "ids", "positions" and "rows", and
+    "features" float32 [n, width] if the model reads such values beside the ids, as the head of a drafter does.
 
     Raises:
         UnsupportedError: the graph is not well formed; the message names the operation and the value.
@@ -140,6 +143,7 @@ class Graph:
     recurrent: Mapping[str, RecurrentState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_features()
         defined = {value.name for value in self.inputs}
         appended = dict[str, tuple[str, ...]]()
         for operation in self.operations:
@@ -169,6 +173,24 @@ class Graph:
             if name not in defined:
                 raise UnsupportedError(f"graph output {name!r} is never defined")
 
+    def _check_features(self) -> None:
+        for value in self.inputs:
+            if value.name != FEATURES_INPUT:
+                continue
+            rows, width = value.shape if len(value.shape) == 2 else ("", 0)
+            if rows != "n" or not isinstance(width, int) or width < 1 or value.dtype != "float32":
+                raise UnsupportedError(
+                    f"the graph's input 'features' must be float32 [n, width], not {value.dtype} {list(value.shape)}"
+                )
+            if all(FEATURES_INPUT not in operation.inputs for operation in self.operations):
+                raise UnsupportedError("no operation reads the graph's input 'features'")
+
+    @property
+    def features(self) -> int:
+        """The width of the input "features", which passes must have beside their ids; 0: there is none."""
+        widths = (value.shape[1] for value in self.inputs if value.name == FEATURES_INPUT)
+        return int(next(widths, 0))
+
     def readers(self) -> Mapping[str, Sequence[Operation]]:
         """Return the operations that read each value, in their order; values that nothing reads are absent."""
         readers: dict[str, list[Operation]] = {}
@@ -195,4 +217,21 @@ class Graph:
             if isinstance(op, Linear)
             for weight, output in zip(op.weights, op.outputs, strict=True)
             if output in steering
+        )
+
+
+def check_no_features(graph: Graph, executor: str) -> None:
+    """Check that a graph reads ids alone, for executors that take nothing beside them.
+
+    Args:
+        graph: the graph.
+        executor: the executor's name for the message, such as "the accelerator".
+
+    Raises:
+        UnsupportedError: the graph has an input for features.
+    """
+    if graph.features:
+        raise UnsupportedError(
+            f"{executor} has no input for features, of which the model reads {graph.features} beside each id; run it with "
+            "--device cpu, gpu or float_reference"
         )

@@ -1,12 +1,12 @@
 """Lower a graph to an ONNX model for one session.
 
 Inputs: ``embed`` float32 [1, n, hidden] (the host looks embeddings up, so that rows of a mapped table and other embeddings
-are handled alike), ``positions`` int64 [1, n], ``rows`` int64 [r], ``attention_bias`` float32 [1, 1, n, total],
-``seqlens_k`` and ``total_length`` int32 [1], and per state ``past.NAME.{key,value}`` float32 [1, kv_heads, positions,
-head_dim].
+are handled alike), ``positions`` int64 [1, n], ``rows`` int64 [r], ``features`` float32 [1, n, width] if the graph has this
+input, ``attention_bias`` float32 [1, 1, n, total], ``seqlens_k`` and ``total_length`` int32 [1], and per state
+``past.NAME.{key,value}`` float32 [1, kv_heads, positions, head_dim].
 Outputs: the graph's logits [1, r, vocab], taps [1, rows, width], and per state ``present.NAME.{key,value}``, which must be
 bound to the same memory as the past.
-With edgedec's own operators, the inputs after ``rows`` are ``visible`` int64 [n, words], the masks of the sequences as
+With edgedec's own operators, the inputs after ``features`` are ``visible`` int64 [n, words], the masks of the sequences as
 packed bits, ``sequences`` int64 [s, 2], the rows of each sequence in the pass and its committed rows, ``blocks`` int32
 [kinds, b], for each kind of states the tables of the sequences one after another, and ``cache`` uint8 [bytes], the one
 buffer of ``cache_layout``, which is written in place. A graph with recurrent states also has ``slots`` int64 [s], the slot
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.manifest import Tensor
 from edgedec.errors import UnsupportedError
-from edgedec.graph.graph import Graph
+from edgedec.graph.graph import FEATURES_INPUT, Graph
 from edgedec.graph.ops import Attention
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.kv_cache import CacheLayout, cache_layout
@@ -113,6 +113,8 @@ def emit(
     )
     emitter.bound["positions"] = emitter.input("positions", (1, "n"), DataType.INT64)
     emitter.bound["rows"] = emitter.input("rows", ("r",), DataType.INT64)
+    if graph.features:
+        emitter.bound[FEATURES_INPUT] = emitter.input(FEATURES_INPUT, (1, "n", graph.features))
     if kernels:
         emitter.input("visible", ("n", "words"), DataType.INT64)
         emitter.input("sequences", ("s", 2), DataType.INT64)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.graph import Graph, KvState, check_no_features
 from edgedec.graph.ops import (
     Add,
     Attention,
@@ -246,7 +246,8 @@ class TorchGraph(nn.Module):
     ``attention`` makes the step of an attention; a training may have one of its own.
 
     Raises:
-        UnsupportedError: an operation has no torch form, or the group size does not divide the columns of a matrix.
+        UnsupportedError: an operation has no torch form, the graph reads features beside its ids, or the group size does not
+            divide the columns of a matrix.
     """
 
     def __init__(
@@ -258,6 +259,7 @@ class TorchGraph(nn.Module):
         attention: Callable[[Attention, KvState], TorchStep] = AttentionStep,
     ) -> None:
         super().__init__()
+        check_no_features(graph, "a graph in torch")
         self.graph, self.positions, self.ternary, self._attention = graph, positions, ternary, attention
         self.tensors = {name: nn.Parameter(torch.zeros(spec.shape)) for name, spec in graph.weights.items()}
         apart = {graph.operations[-1].weight_names[0], *graph.steering_weights()}

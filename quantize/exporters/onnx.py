@@ -26,7 +26,7 @@ from edgedec.bundle.atomic import new_folder
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
-from edgedec.graph.graph import Graph
+from edgedec.graph.graph import Graph, check_no_features
 from edgedec.graph.ops import Attention
 from edgedec.kv.policy import check_no_policy
 from edgedec.progress import Progress, silent
@@ -156,6 +156,7 @@ def write_model(bundle: Bundle, folder: Path, progress: Progress = silent) -> No
 def _write(bundle: Bundle, new: Path, progress: Progress) -> None:
     check_no_policy(bundle.path, bundle.config, "genai's attention")
     graph = build_graph(bundle.config)
+    check_no_features(graph, "genai's decoder")
     bundle.check(graph)
     vocab = bundle.tokens.size
     writer = GraphWriter(bundle, graph, new)

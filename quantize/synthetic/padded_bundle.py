@@ -167,12 +167,17 @@ def pad_bundle(
 
     Raises:
         UsageError: a size is below the model's, the sizes do not match each other, or ``exact`` cannot be satisfied.
+        UnsupportedError: padding would change a constant of the model, or the model reads features beside ids.
         BundleError: ``source`` is damaged.
         EdgedecError: the output cannot be written; no partial output remains.
     """
     sizes = (hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size)
     graph = build_graph(source.config)
     source.check(graph)
+    if graph.features:
+        raise UnsupportedError(
+            f"{source.path} cannot be padded: it reads features beside ids, whose width is no size here"
+        )
     for op in graph.operations:
         scaled = (isinstance(op, Embed) and op.scale != 1) or (isinstance(op, RmsNorm) and op.offset)
         if scaled or isinstance(op, Hadamard):

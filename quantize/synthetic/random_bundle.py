@@ -125,6 +125,7 @@ def write_random_bundle(
     tokenizer = tokenizer_json or Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>")).to_str()
     rng = np.random.default_rng(seed)
     with BundleWriter.create(path) as writer:
+        writer.require_inputs(graph)
         for name, spec in graph.weights.items():
             if name in matrices[:-1] and method == "ternary":
                 ternary = TernaryScheme(planes=planes, group_size=group_size, tied=tied, half_scales=half_scales)

@@ -10,6 +10,7 @@ from edgedec.bundle.atomic import check_folder, new_folder
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph, context_size
+from edgedec.graph.graph import check_no_features
 from edgedec.onnx.kv_cache import blocks_of
 from edgedec.progress import Progress, silent
 from edgedec.runtime.gpu.kernels.cache import KV_CHOICES
@@ -67,7 +68,9 @@ def export_web(
         raise UsageError(f"--kv-bits must be 16, 8 or 32, not {kv_bits}")
     _check_output(output)
     positions = ctx_size or min(most, _CONTEXT)
-    bundle.check(build_graph(bundle.config))
+    graph = build_graph(bundle.config)
+    check_no_features(graph, "a site")
+    bundle.check(graph)
     tokenizer, template = Tokenizer.load(bundle.tokenizer_file), bundle.chat_template
     TextStream(tokenizer)  # raises now what the page could not tell
     if template is not None:

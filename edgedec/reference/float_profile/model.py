@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph.graph import Graph
+from edgedec.graph.graph import FEATURES_INPUT, Graph
 from edgedec.plugins import load, names
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.schemes import Weight
@@ -64,6 +64,7 @@ class ReferenceModel:
         visible: NDArray[np.bool_] | None = None,
         rows: NDArray[np.int32] | None = None,
         embeds: NDArray[np.float32] | None = None,
+        features: NDArray[np.float32] | None = None,
         taps: Sequence[str] = (),
     ) -> tuple[NDArray[np.float32], Mapping[str, Array]]:
         """Run a pass of n rows after the cache's committed rows. Its own rows wait in the cache for ``commit``.
@@ -73,10 +74,14 @@ class ReferenceModel:
             positions: int32 [n]; None continues the cache.
             visible: bool [n, n], row i sees row j of this pass; None is causal.
             rows: int32 [r], the rows whose logits are requested; None is all.
+            features: float32 [n, width], the input beside the ids, if the graph has one.
             taps: names of graph values to return.
 
         Returns:
             logits float32 [r, vocab], and the tapped values.
+
+        Raises:
+            UnsupportedError: the graph has no value of a tap, or no input for features, or one of another shape.
         """
         n = len(ids)
         if positions is None:
@@ -88,11 +93,17 @@ class ReferenceModel:
         unknown = [name for name in taps if name not in self.graph.values]
         if unknown:
             raise UnsupportedError(f"the graph has no value {unknown[0]!r} to tap")
+        wanted = (n, self.graph.features) if self.graph.features else None
+        given = None if features is None else features.shape
+        if given != wanted:
+            raise UnsupportedError(f"features must have the shape {wanted}, which the graph reads, not {given}")
         context = FloatPassContext(
             weights=self.weights, cache=cache, visible=visible, positions=positions, embeds=embeds
         )
         cache.begin(positions, visible)
         values: dict[str, Array] = {"ids": ids, "positions": positions, "rows": rows}
+        if features is not None:
+            values[FEATURES_INPUT] = features
         for operation in self.graph.operations:
             inputs = [values[name] for name in operation.inputs]
             outputs = self._run[operation.kind](operation, inputs, context)

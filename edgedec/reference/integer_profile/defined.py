@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgedec.errors import UnsupportedError
-from edgedec.graph.graph import Graph
+from edgedec.graph.graph import Graph, check_no_features
 from edgedec.graph.ops import (
     Add,
     Attention,
@@ -37,8 +37,9 @@ def check_defined(graph: Graph) -> None:
 
     Raises:
         UnsupportedError: it does not define a feature of an operation; the message names the operation, the reason and a
-            target that runs it.
+            target that runs it. Or the graph reads features beside its ids, for which the accelerator has no input.
     """
+    check_no_features(graph, "the accelerator")
     makers = {output: op for op in graph.operations for output in op.outputs}
     readers = graph.readers()
     for op in graph.operations:

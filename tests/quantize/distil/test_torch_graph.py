@@ -23,6 +23,7 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, TernaryScheme, TernaryWeight
 from tests.edgedec.families.support import reference_golden
 from tests.quantize.distil.support.make_teachers import CONFIG, model, some_ids, weights
+from tests.support.make_features import HEAD, head_family
 
 pytestmark = pytest.mark.compare
 
@@ -163,3 +164,12 @@ def test_an_operation_without_a_torch_form_is_refused() -> None:
     network = model()
     with pytest.raises(UnsupportedError, match=r"layers\.0\.gather \(gather\) cannot be trained"):
         network._step(Other())  # type: ignore[arg-type]
+
+
+def test_a_graph_that_reads_features_is_refused() -> None:
+    with head_family():
+        graph = build_graph(HEAD)
+    with pytest.raises(
+        UnsupportedError, match=r"^a graph in torch has no input for features, of which the model reads 40"
+    ):
+        TorchGraph(graph, positions=8)
