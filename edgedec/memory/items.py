@@ -40,7 +40,7 @@ _TABLE = (
     *(MemoryItem(name=name, part="weights", weights=True) for name in ("weights", "weights_pinned", "weights_window")),
     MemoryItem(name="draft_weights", part="drafter", weights=True),
     *(MemoryItem(name=name, part="weights") for name in ("rotary_tables", "session")),
-    *(MemoryItem(name=name) for name in ("onnx_runtime", "recurrent", "masks", "block_tables")),
+    *(MemoryItem(name=name) for name in ("onnx_runtime", "recurrent", "masks", "block_tables", "features")),
     *(MemoryItem(name=name, phases=("load",)) for name in ("load_transient", "self_test", "tokenizer_transient")),
     *(MemoryItem(name=name, phases=("run",), part="arena") for name in ("kv", "kv_ring", "kv_labels", "kv_value_rows")),
     *(MemoryItem(name=name, phases=("run",)) for name in ("logits", "activations", "workspace", "sampling")),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.manifest import Tensor
 from edgedec.errors import UnsupportedError
-from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.graph import FEATURES_INPUT, Graph, KvState
 from edgedec.graph.ops import Embed, Linear
 from edgedec.runtime.gpu.attending import cache_shape, lower_attention, state_plan
 from edgedec.runtime.gpu.fusion import FusedNode, group_operations
@@ -101,6 +101,13 @@ class GraphLowering:
     def _inputs(self) -> None:
         width = self.layout.width
         self.buffer("embeds", BufferPlan(words=partial(_per_row, words=width), kind="input", item="embeds"))
+        if features := self.graph.features:
+            self.buffer(
+                FEATURES_INPUT, BufferPlan(words=partial(_per_row, words=features), kind="input", item=FEATURES_INPUT)
+            )
+            self._places[FEATURES_INPUT] = ValuePlace(
+                buffer=FEATURES_INPUT, columns=Columns(offset=0, stride=features), width=features, results=False
+            )
         self.buffer("moves", BufferPlan(words=lambda sizes: 1 + 2 * MOST_MOVES, kind="input", item="moves"))
         for state in self.graph.states.values():
             self.buffer(state.name, state_plan(state))

@@ -119,6 +119,7 @@ class GpuProgram:
         layout: places in the header.
         buffers, kernels, steps: see the module.
         head, embeds, moves, logits, top_ids, top_logits, top_sums: indices of the buffers of these names.
+        features: index of the buffer of values that ride beside the ids; None: the model reads none.
         taps: the values that passes can return, by name.
     """
 
@@ -143,6 +144,7 @@ class GpuProgram:
     top_ids: int
     top_logits: int
     top_sums: int
+    features: int | None = None
     taps: Mapping[str, Tap] = field(default_factory=dict)
 
     @property

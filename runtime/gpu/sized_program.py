@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgedec.bundle.bundle import Bundle
+from edgedec.graph.graph import FEATURES_INPUT
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.results import sum_parts
@@ -76,6 +77,7 @@ def lower(
         head=0,
         embeds=index["embeds"],
         moves=index["moves"],
+        features=index.get(FEATURES_INPUT),
         logits=index["logits"],
         top_ids=index["top_ids"],
         top_logits=index["top_logits"],

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError, UsageError
-from edgedec.graph.graph import Graph
+from edgedec.graph.graph import FEATURES_INPUT, Graph
 from edgedec.graph.ops import Linear
 from edgedec.memory.heap import freed_blocks_go_back, trim_heap
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
@@ -110,6 +110,7 @@ class CpuTarget(CompiledParts[CpuLender]):
             batch_invariant=_has_one_order(self.graph),
             kernel=kernels.code_path,
             block_rows=BLOCK_ROWS,
+            features=self.graph.features,
         )
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))  # its beginning is that of fewer rows
         shapes = {name: self.graph.values[name].shape for name in taps}
@@ -117,7 +118,12 @@ class CpuTarget(CompiledParts[CpuLender]):
             self._rows,
             kinds=len(self._layout.kinds),
             entries=self._rows * blocks_of(limits.positions),
-            widths={"embed": width, "logits": vocab, **{name: int(shape[1]) for name, shape in shapes.items()}},
+            widths={
+                "embed": width,
+                **({FEATURES_INPUT: self.info.features} if self.info.features else {}),
+                "logits": vocab,
+                **{name: int(shape[1]) for name, shape in shapes.items()},
+            },
             row_taps={name for name, shape in shapes.items() if shape[0] == "n"},
             result_taps={name for name, shape in shapes.items() if shape[0] != "n"},
         )
@@ -228,9 +234,9 @@ class CpuTarget(CompiledParts[CpuLender]):
         return self._session
 
     @property
-    def compiled(self) -> CpuLender:
-        """The object that lends its inputs and states to the compiled loop."""
-        return self._lender
+    def compiled(self) -> CpuLender | None:
+        """The object that lends its inputs and states to the compiled loop, which has ids alone; None: it needs features."""
+        return None if self.info.features else self._lender
 
     @property
     def threads(self) -> int:
@@ -303,6 +309,9 @@ class CpuTarget(CompiledParts[CpuLender]):
         """
         n = len(work.ids)
         self._embed(work, part.embed)
+        if part.features is not None:
+            assert work.features is not None, "check_pass has checked it"
+            part.features[...] = work.features
         part.positions[...] = work.positions
         if work.logits is None:
             part.rows[0] = row + n - 1
@@ -352,6 +361,8 @@ class CpuTarget(CompiledParts[CpuLender]):
             "blocks": Memory(buffers.tables, buffers.tables.shape),
             "cache": Memory(cache, cache.shape),
         }
+        if self.info.features:
+            inputs[FEATURES_INPUT] = Memory(floats[FEATURES_INPUT], (1, ROWS, self.info.features))
         if self._arena.slots is not None:
             states = self._arena.slots.buffer.memory
             inputs |= {"slots": Memory(buffers.slots, buffers.slots.shape), "states": Memory(states, states.shape)}

@@ -24,6 +24,7 @@ from edgedec.runtime.targets._footprint import (
     SELF_TEST,
     SELF_TEST_BYTES,
     chosen_bytes,
+    features_bytes,
     rotary_bytes,
     selection_bytes,
 )
@@ -114,6 +115,7 @@ def cpu_footprint(
         "activations": 4
         * rows
         * (width + (_ACTIVATION_COPIES * widest if room is None else room.floats + room.floats // _HOLES)),
+        **features_bytes(graph, rows),
         "workspace": (threads or physical_cores()) * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
         "load_transient": converting,
         SELF_TEST: testing,

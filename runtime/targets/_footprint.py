@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.graph.graph import Graph, KvState
+from edgedec.graph.graph import FEATURES_INPUT, Graph, KvState
 from edgedec.graph.ops import Attention, Embed, Hadamard, Rope
 from edgedec.runtime.model_graph import embedding_name, tap_bytes
 from edgedec.runtime.protocols import Limits
@@ -24,6 +24,7 @@ __all__ = [
     "SELF_TEST_BYTES",
     "check_one_file",
     "chosen_bytes",
+    "features_bytes",
     "read_weights",
     "rotary_bytes",
     "rotary_tables",
@@ -71,6 +72,11 @@ def check_one_file(bundle: Bundle, mapped: Iterable[str]) -> None:
 def read_weights(graph: Graph) -> set[str]:
     """Return the names of the weights in the session: all except an embedding that no other operation reads."""
     return {name for op in graph.operations if not isinstance(op, Embed) for name in op.weight_names}
+
+
+def features_bytes(graph: Graph, rows: int) -> dict[str, int]:
+    """Return the item of the buffer for the features of ``rows`` rows; none if the graph has no such input."""
+    return {FEATURES_INPUT: 4 * rows * graph.features} if graph.features else {}
 
 
 def widest_value(graph: Graph) -> int:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.graph.graph import FEATURES_INPUT
 from edgedec.memory.heap import use_small_pages
 from edgedec.runtime.protocols import F32, I32
 from edgedec.runtime.targets._cpu_footprint import mask_words
@@ -21,6 +22,7 @@ class PassArrays(NamedTuple):
     """The inputs and outputs of n rows with r rows of logits, as views of the target's buffers."""
 
     embed: F32  # [n, width]
+    features: F32 | None  # [n, width of the features]; None: the model reads none
     positions: NDArray[np.int64]  # [n]
     rows: NDArray[np.int64]  # [r]
     visible: NDArray[np.uint64]  # [n, words]
@@ -32,6 +34,7 @@ class PassArrays(NamedTuple):
         """Return the part of a sequence: rows [row, end), and rows [result, stop) of logits."""
         return PassArrays(
             embed=self.embed[row:end],
+            features=None if self.features is None else self.features[row:end],
             positions=self.positions[row:end],
             rows=self.rows[result:stop],
             visible=self.visible[row:end],
@@ -47,7 +50,7 @@ class PassBuffers:
     Parameters:
         rows: rows of the widest run.
         kinds, entries: shape of the tables.
-        widths: name -> width of the buffers of floats: "embed", "logits" and the taps.
+        widths: name -> width of the buffers of floats: "embed", "features" if the model reads them, "logits" and the taps.
         row_taps: names of the taps that have a value for each row. One of them may be "embed".
         result_taps: names of the taps that have one for each row with logits.
 
@@ -87,6 +90,7 @@ class PassBuffers:
             return self._bound[n, r]
         arrays = PassArrays(
             embed=self.floats["embed"][:n],
+            features=self.floats[FEATURES_INPUT][:n] if FEATURES_INPUT in self.floats else None,
             positions=self.positions[:n],
             rows=self.result_rows[:r],
             visible=self.visible[: n * mask_words(n)].reshape(n, -1),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.manifest import Tensor
 from edgedec.errors import DeviceError, UnsupportedError
-from edgedec.graph.graph import Graph
+from edgedec.graph.graph import FEATURES_INPUT, Graph
 from edgedec.graph.ops import Attention, Linear
 from edgedec.host.ort import onnxruntime as ort
 from edgedec.memory.heap import freed_blocks_go_back
@@ -33,6 +33,7 @@ from edgedec.runtime.targets._footprint import (
     RUNTIME,
     RUNTIME_BYTES,
     check_one_file,
+    features_bytes,
     read_weights,
     rotary_bytes,
     transform_bytes,
@@ -128,6 +129,7 @@ class OnnxTarget:
             masks="tree",
             batch_invariant=False,  # the sums of GroupQueryAttention depend on the number of rows of the pass
             kernel=PORTABLE if device == "cpu" else None,
+            features=self.graph.features,
         )
         # Attention bias that every pass reuses; it is zero except during tree passes.
         self._bias = np.zeros(limits.nodes * limits.positions, np.float32)
@@ -215,7 +217,15 @@ class OnnxTarget:
             rows = logit_rows[here] - start if len(here) else np.zeros(1, np.int32)
             result = self._run_session(
                 state,
-                replace(work, ids=work.ids[part], positions=work.positions[part], logits=rows, top_k=0, log_sum=False),
+                replace(
+                    work,
+                    ids=work.ids[part],
+                    positions=work.positions[part],
+                    features=None if work.features is None else work.features[part],
+                    logits=rows,
+                    top_k=0,
+                    log_sum=False,
+                ),
                 start,
                 None if visible is None else visible[part, : part.stop],
             )
@@ -246,6 +256,8 @@ class OnnxTarget:
         binding.bind_cpu_input("embed", self._embed(work))
         binding.bind_cpu_input("positions", work.positions.astype(np.int64)[None])
         binding.bind_cpu_input("rows", rows)
+        if work.features is not None:
+            binding.bind_cpu_input(FEATURES_INPUT, work.features[None])
         binding.bind_cpu_input("attention_bias", bias)
         binding.bind_cpu_input("seqlens_k", np.array([total - 1], np.int32))
         binding.bind_cpu_input("total_length", np.array([total], np.int32))
@@ -340,6 +352,7 @@ def portable_footprint(
         * limits.nodes
         * limits.positions,
         "activations": _ACTIVATION_COPIES * 4 * limits.nodes * widest_value(graph),
+        **features_bytes(graph, limits.nodes),
         "rotary_tables": 2 * rotary_bytes(graph, limits.positions),  # in the model and in the session
         "session": PACKED_OPERATION_BYTES * len(graph.operations) + transform_bytes(graph),
         RUNTIME: RUNTIME_BYTES,

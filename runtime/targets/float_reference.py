@@ -18,7 +18,7 @@ from edgedec.runtime.run_sizes import recurrent_bytes, reserved_rows
 from edgedec.runtime.sampling.likeliest import find_likeliest
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds
-from edgedec.runtime.targets._footprint import tap_items
+from edgedec.runtime.targets._footprint import features_bytes, tap_items
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions
 from edgedec.runtime.targets._unlimited import memories
 from edgedec.runtime.visibility import unpack
@@ -70,6 +70,7 @@ class _ReferenceTarget:
             taps=taps,
             masks="any",
             batch_invariant=True,
+            features=graph.features,
         )
 
     def footprint(self, limits: Limits) -> Bytes:
@@ -93,6 +94,7 @@ class _ReferenceTarget:
             visible=None if work.visible is None else unpack(work.visible, n),
             rows=np.array([n - 1], np.int32) if work.logits is None else work.logits,
             embeds=work.embeds,
+            features=work.features,
             taps=work.taps,
         )
         top = find_likeliest(logits, work.top_k, self.bundle.tokens.size, log_sum=work.log_sum)
@@ -130,6 +132,7 @@ def footprint(bundle: Bundle, request: TargetRequest) -> Bytes:
         **_kv_bytes(graph, limits),
         **recurrent_bytes(graph, limits),
         "workspace": 16 * largest,
+        **features_bytes(graph, limits.nodes),
         "logits": 4 * vocab * limits.nodes,
         **tap_items(bundle, limits, request.taps),
     }

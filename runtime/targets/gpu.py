@@ -29,6 +29,7 @@ from edgedec.runtime.gpu.lowering import bundle_layout
 from edgedec.runtime.gpu.probe import arithmetic
 from edgedec.runtime.gpu.rows import GpuArena, GpuRows, GpuState
 from edgedec.runtime.gpu.sized_program import constants, lower
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -91,6 +92,7 @@ class GpuTarget:
             kernel=f"wgsl on {device.adapter.label}",
             top_k=layout.top_k,
             overlaps=True,
+            features=bundle_graph(bundle, self._kv_bits).features,
         )
 
     def footprint(self, limits: Limits) -> Bytes:
@@ -177,6 +179,9 @@ class GpuTarget:
         result_rows = np.concatenate(results).astype(np.int32)
         ids, embeds = self._inputs([work for _, work in run])
         self.executor.write(program.embeds, embeds)
+        if program.features is not None:
+            given = [work.features for _, work in run if work.features is not None]
+            self.executor.write(program.features, np.ascontiguousarray(np.concatenate(given)))
         wants = [work.top_k for _, work in run if len(_result_rows(work))]
         top = bool(wants) and all(0 < k <= program.top_k for k in wants)
         sums = top and any(work.log_sum for _, work in run)

@@ -153,6 +153,7 @@ def test_a_pause_lets_an_interruption_end_a_call_of_many_rounds(monkeypatch: pyt
         expected = session.generate(prompt, n_predict=90, sampling=GREEDY, ignore_eos=True).tokens
         target, passes, interrupted = session.target, 0, False
         assert isinstance(target, CpuTarget)
+        assert target.compiled is not None
         inputs, usual = target.compiled.inputs, RUN(target.session.run_function)
 
         def run(handle: int, rows: int, results: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 from edgedec.memory.meter import MemoryMeter
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.kernels.sessions.operator import usable
+from tests.support.make_features import FAMILIES, head_family, write_head
 
 pytestmark = [
     pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup"),
@@ -27,6 +28,7 @@ _PASSES = """
 import json, sys
 from pathlib import Path
 import numpy as np
+from edgedec import families
 from edgedec.bundle.bundle import Bundle
 from edgedec.memory.meter import MemoryMeter
 from edgedec.runtime.kernels.weights.layout_cache import charged_folders
@@ -35,13 +37,18 @@ from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target, target_module
 path, limits, rng = Path(sys.argv[1]), Limits(nodes=64, depth=63, positions=128), np.random.default_rng(0)
 usable()
+families.__path__ = [*families.__path__, *sys.argv[3:]]
+# They are memory of the caller, as a draft's are.
+width = json.loads((path / "manifest.json").read_bytes())["config"].get("feature_size", 0)
+given = rng.normal(size=(64, width)).astype(np.float32)
 target_module("cpu")  # a session imports it before it begins to measure
 with MemoryMeter(charged_folders(path)) as meter:
     target = open_target(Bundle.open(path), limits=limits, threads=1)
     state = target.open(limits)
     def run(n, r):
         rows = np.arange(n, dtype=np.int32)
-        work = Pass(ids=np.full(n, 13, np.int32), positions=rows, logits=rows[n - r:])
+        features = given[:n] if target.info.features else None
+        work = Pass(ids=np.full(n, 13, np.int32), positions=rows, logits=rows[n - r:], features=features)
         target.submit([(state, work)]).result()
     run(64, 64)
     marks = [meter.mark()]
@@ -103,8 +110,8 @@ print(json.dumps({"peak": meter.peak_bytes, "items": items, "full": full}))
 """
 
 
-def _report(script: str, path: Path, sequences: int = 1) -> dict[str, Any]:
-    command = [sys.executable, "-c", script, str(path), str(sequences)]
+def _report(script: str, path: Path, sequences: int = 1, *families: Path) -> dict[str, Any]:
+    command = [sys.executable, "-c", script, str(path), str(sequences), *map(str, families)]
     result: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return result
 
@@ -132,6 +139,17 @@ def test_passes_of_changing_widths_leave_no_holes(tmp_path: Path) -> None:
     assert report["peak"] <= sum(items.values()) + HOST
     assert report["marks"][-1] - report["marks"][0] < items["activations"] / 2
     assert report["bound"] <= 96
+
+
+@pytest.mark.thorough
+def test_features_are_in_the_plan(tmp_path: Path) -> None:
+    config = {"feature_size": 12288, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8}
+    with head_family():
+        write_head(tmp_path / "m", "ternary", config={**config, "max_position_embeddings": 256})
+    report = _report(_PASSES, tmp_path / "m", 1, FAMILIES)
+    items = report["items"]
+    assert items["features"] == 4 * 64 * 12288
+    assert report["peak"] <= sum(items.values()) + HOST
 
 
 _RECURRENT: dict[str, dict[str, Any]] = {

@@ -225,6 +225,24 @@ they run the model.
    the family, and run it: it writes this page.
 6. Prove it; the tests run every cell of the table: `.venv/bin/pytest tests/edgedec/families`.
 
+### Features beside ids
+
+A draft head reads a vector of floats beside each id, such as a hidden state of its target. The smallest example is
+`tests/support/families/feature_head.py`.
+
+1. `GraphBuilder.features(width)` of `edgedec/families/_builder.py` declares the one input of this kind: the value
+   `features`, float32 `[n, width]`, which any operation reads.
+2. Passes have it as `Pass.features` of `runtime/protocols.py`, and `TargetInfo.features` is the width, or 0. A pass
+   without features, with others, or with values that are not finite is refused by name. `cpu`, `float_reference`,
+   `gpu` and the portable graph run the model; accelerators, calibrations, torch, sites and the exporter of ONNX refuse
+   it (`check_no_features` of `edgedec/graph/graph.py`).
+3. The writer of the bundle calls `require_inputs` of `edgedec/bundle/bundle.py`, so that the manifest requires
+   [`pass_features`](bundle-format.md#older-and-newer-bundles). Such a bundle is refused as the model of a run, because
+   rows that are computed again from ids alone would lack their features; it is given with `-md`.
+4. A plan has the target's input as the item `features`, 4 bytes x width x rows of the widest run. The array of a pass
+   is memory of whoever made it.
+5. Prove it: `.venv/bin/pytest tests/conformance/test_features.py tests/edgedec/test_pass_features.py`.
+
 ### An operation
 
 An operation is data in `edgedec/graph/ops.py` and one file for each executor, which has the name of its `kind`.
