@@ -6,13 +6,21 @@ import re
 from collections.abc import Sequence
 
 from edgedec.bundle.bundle import Bundle
-from edgedec.errors import UnsupportedError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph.graph import Graph
 from edgedec.graph.ops import Embed
 from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations, store_kv, windows_as_rings
 
-__all__ = ["bundle_graph", "embedding_name", "forget_graphs", "is_recurrent", "last_layer", "tap_bytes"]
+__all__ = [
+    "bundle_graph",
+    "check_main_model",
+    "embedding_name",
+    "forget_graphs",
+    "is_recurrent",
+    "last_layer",
+    "tap_bytes",
+]
 
 _LAYER_OUTPUT = re.compile(r"layers\.(\d+)\.out")
 _GRAPH = "bundle_graph"  # first part of the keys of graphs in ``Bundle.derived``
@@ -41,6 +49,18 @@ def bundle_graph(bundle: Bundle, kv_bits: int | None = None, *, rings: bool = Fa
         bundle.derived[key] = fuse_linears(quantize_activations(assign_schemes(graph, bundle.schemes)))
     result: Graph = bundle.derived[key]
     return result
+
+
+def check_main_model(bundle: Bundle) -> None:
+    """Check that the rows of a model can be computed from ids alone, so that it can write texts by itself.
+
+    Whoever computes rows again, for a prompt, a cached prefix or a parked text, has nothing but the ids.
+
+    Raises:
+        UsageError: its passes need features beside their ids.
+    """
+    if bundle.needs_features:
+        raise UsageError(f"model {bundle.path} needs features beside ids: it is a draft head; give it with -md")
 
 
 def forget_graphs(bundle: Bundle, *kept: int) -> None:

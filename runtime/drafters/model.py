@@ -383,11 +383,16 @@ def create(
         kv_bits: bits of the target's keys and values, see ``create_drafter``.
 
     Raises:
-        UsageError: ``draft`` is None.
+        UsageError: ``draft`` is None, or a head whose passes need features beside their ids.
     """
     if draft is None:
         raise UsageError(
             "--spec-type model needs a second, smaller bundle with the same tokenizer; "
             "name it with -md/--model-draft, or try --spec-type ngram"
+        )
+    if draft.needs_features:
+        raise UsageError(
+            f"the draft model {draft.path} needs features beside ids, which --spec-type model does not compute; give a "
+            "drafter that computes them, or another -md"
         )
     return _ModelDrafter(draft, threads=threads, device=device, kv_bits=kv_bits)

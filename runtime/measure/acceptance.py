@@ -17,6 +17,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.progress import Progress, silent
 from edgedec.runtime.measure.perplexity import read_logits
+from edgedec.runtime.model_graph import check_main_model
 from edgedec.runtime.protocols import F32, I32, Limits
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session.session import Session
@@ -138,8 +139,10 @@ def measure_acceptance(
         progress: called after each text of each model.
 
     Raises:
-        UsageError: a draft has another tokenizer.
+        UsageError: a draft has another tokenizer, or a model needs features beside ids.
     """
+    for model in (target, *drafts):
+        check_main_model(model)
     for draft in drafts:
         if draft.tokenizer_hash != target.tokenizer_hash:
             raise UsageError(

@@ -14,6 +14,7 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.progress import Progress, silent
 from edgedec.runtime.decoders.autoregressive import open_decoder
+from edgedec.runtime.model_graph import check_main_model
 from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Limits, Pass, Request, State, Target
 from edgedec.runtime.sampling.position_random import PositionRandom
@@ -129,10 +130,11 @@ def bench(
         progress: called after each round.
 
     Raises:
-        UsageError: the model's context is shorter than the measurement.
+        UsageError: the model's context is shorter than the measurement, or the model is a draft head.
         UnsupportedError: the device is an accelerator, or ``open_target`` raised it.
         DeviceError: ``open_target`` raised it.
     """
+    check_main_model(bundle)
     most = context_size(bundle.config)
     if most < _POSITIONS:
         raise UsageError(f"{bundle.path}: a context of {most} tokens is too short to measure; it takes {_POSITIONS}")

@@ -25,6 +25,7 @@ from edgedec.memory.items import WEIGHT_ITEMS
 from edgedec.memory.meter import MemoryMeter
 from edgedec.memory.plan import Plan, charged_bytes, phases
 from edgedec.runtime.kv_precision import automatic_bits
+from edgedec.runtime.model_graph import check_main_model
 from edgedec.runtime.planning.planner import PASS_ROWS, Planner, RunChoice, run_choices
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Limits
@@ -81,9 +82,11 @@ def make_plan(
 
     Raises:
         UsageError: ``ctx_size`` is negative or larger than the model's context, the device is unknown or does not support
-            ``kv_bits``, the bundle does not have ``kv_policy``, or the draft model has a different tokenizer.
+            ``kv_bits``, the bundle does not have ``kv_policy``, or the draft model has a different tokenizer. Or the model
+            is a draft head.
         BundleError: the draft model's bundle cannot be opened, or the disk cannot be measured.
     """
+    check_main_model(bundle)
     if settings.kv_policy == AUTO:
         return _with_automatic_policy(bundle, settings, drafts=drafts, acceptance=acceptance)
     bundle = with_policy(bundle, settings.kv_policy)

@@ -14,7 +14,7 @@ import pytest
 from edgedec.bundle import manifest
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.manifest import MANIFEST, PASS_FEATURES, encode_manifest
-from edgedec.errors import BundleError, UnsupportedError
+from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph.graph import Graph, Value, check_no_features
 from edgedec.quantize.batch_interpreter import BatchInterpreter
@@ -22,7 +22,15 @@ from edgedec.quantize.synthetic.padded_bundle import pad_bundle
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.integer_profile.model import profile_graph
+from edgedec.runtime.drafters import auto, model
+from edgedec.runtime.measure.acceptance import WrittenText, measure_acceptance
+from edgedec.runtime.measure.speed import bench
 from edgedec.runtime.model_graph import bundle_graph
+from edgedec.runtime.planning.planning import make_plan
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.run_settings import RunSettings
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.web.export import export_web
 from tests.support.make_features import FEATURES, HEAD, features, head_family, write_head
 
@@ -130,6 +138,33 @@ def test_a_manifest_that_requires_the_input_of_no_graph_is_refused(tmp_path: Pat
     message = r"its model does not read features beside ids, and its manifest requires 'pass_features'; quantize"
     with pytest.raises(BundleError, match=message):
         bundle_graph(rewrite(tmp_path / "plain", requires=[PASS_FEATURES]))
+
+
+def test_a_draft_head_is_refused_as_the_model_of_a_run(head: Bundle) -> None:
+    message = f"^model {head.path} needs features beside ids: it is a draft head; give it with -md$"
+    with pytest.raises(UsageError, match=message):
+        make_plan(head, RunSettings())
+    for device in ("cpu", "float_reference", "interpreter"):
+        with pytest.raises(UsageError, match=message):
+            Session.load(head.path, RunSettings(device=device))
+    with pytest.raises(UsageError, match=message):
+        bench(head, threads=1)
+    text = WrittenText(ids=np.arange(8, dtype=np.int32), prompt=2)
+    with pytest.raises(UsageError, match=message):
+        measure_acceptance(head, [], [text], SamplingConfig(temperature=1.0))
+
+
+def test_drafters_without_features_refuse_a_draft_head(head: Bundle, tmp_path: Path) -> None:
+    message = f"^the draft model {head.path} needs features beside ids, which --spec-type model does not compute; "
+    with pytest.raises(UsageError, match=message):
+        model.create(head)
+    with pytest.raises(UsageError, match=message):
+        auto.create((head,))
+    target = tmp_path / "target"
+    write_random_bundle(target, HEAD | {"model_type": "llama", "num_hidden_layers": 1}, "int8")
+    for drafter_name in ("model", "auto"):
+        with pytest.raises(UsageError, match=message):
+            make_plan(Bundle.open(target), RunSettings(spec=SpecConfig(drafter=drafter_name, draft=head.path)))
 
 
 def test_executors_of_ids_alone_refuse_the_graph(head: Bundle, tmp_path: Path) -> None:
