@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from edgedec.bundle import manifest
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.manifest import MANIFEST, PASS_FEATURES, encode_manifest
+from edgedec.cli.app import app
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph.graph import Graph, Value, check_no_features
@@ -165,6 +168,12 @@ def test_drafters_without_features_refuse_a_draft_head(head: Bundle, tmp_path: P
     for drafter_name in ("model", "auto"):
         with pytest.raises(UsageError, match=message):
             make_plan(Bundle.open(target), RunSettings(spec=SpecConfig(drafter=drafter_name, draft=head.path)))
+
+
+def test_inspect_says_what_a_draft_head_requires(head: Bundle) -> None:
+    result = CliRunner().invoke(app, ["inspect", str(head.path)])
+    assert result.exit_code == 0
+    assert re.search(r"^requires +pass_features$", result.stdout, re.MULTILINE)
 
 
 def test_executors_of_ids_alone_refuse_the_graph(head: Bundle, tmp_path: Path) -> None:

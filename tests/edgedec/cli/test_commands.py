@@ -57,6 +57,7 @@ def test_inspect_json_is_complete(edgedec: Edgedec, bundle: Path) -> None:
         "path",
         "created_by",
         "sha256",
+        "requires",
         "family",
         "config",
         "context",
