@@ -71,7 +71,7 @@ class Stamp:
 
 
 class NoHistoryError(Exception):
-    """The commits since a stamp cannot be counted: no stamp yet, no repository of git, or one without the whole history."""
+    """The commits since a stamp cannot be counted: there is no repository of git, or one without the whole history."""
 
 
 def read_stamps(root: Path) -> dict[str, Stamp]:
@@ -91,8 +91,8 @@ def age(root: Path, name: str) -> int:
     """Return how many commits have touched the folders of a part since its stamp.
 
     Raises:
-        NoHistoryError: there is no stamp yet, or these commits are not here to be counted.
-        ValueError: the stamp's commit is not an ancestor of the one that is checked out.
+        NoHistoryError: these commits are not here to be counted.
+        ValueError: there is no stamp, or its commit is not an ancestor of the one that is checked out.
     """
     if not (root / ".git").exists():
         raise NoHistoryError("this folder is not a clone of the repository")
@@ -100,7 +100,7 @@ def age(root: Path, name: str) -> int:
         raise NoHistoryError("git is not installed, or refuses to read this clone: try `git status`")
     stamp = read_stamps(root).get(name)
     if stamp is None:
-        raise NoHistoryError(f"{STAMPS} has no stamp of {name}: run make test-{name}")
+        raise ValueError(f"{STAMPS} has no stamp of {name}: run make test-{name}")
     if _git(root, "merge-base", "--is-ancestor", stamp.commit, "HEAD") is None:
         if _git(root, "rev-parse", "--is-shallow-repository") == "true":
             raise NoHistoryError("this clone is shallow")
