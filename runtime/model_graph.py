@@ -100,18 +100,23 @@ def last_layer(bundle: Bundle) -> tuple[str, int]:
     return result
 
 
-def tap_bytes(bundle: Bundle, names: Sequence[str]) -> int:
+def tap_bytes(bundle: Bundle, names: Sequence[str], *, every_row: bool = True) -> int:
     """Return the bytes of a row of the values ``names``, float32.
 
+    Args:
+        bundle: the model.
+        names: names of values of its graph.
+        every_row: refuse values that there are for rows with logits only.
+
     Raises:
-        UnsupportedError: the model has no such value for every row.
+        UnsupportedError: the model has no such value.
     """
-    key = ("tap_bytes", tuple(names))
+    key = ("tap_bytes", tuple(names), every_row)
     if names and key not in bundle.derived:
         values, total = build_graph(bundle.config).values, 0
         for name in names:
             rows, width = values[name].shape if name in values and len(values[name].shape) == 2 else ("", 0)
-            if rows != "n" or not isinstance(width, int):
+            if rows not in (("n",) if every_row else ("n", "r")) or not isinstance(width, int):
                 known = sorted((value for value in values if _LAYER_OUTPUT.fullmatch(value)), key=_number)
                 between = f" (it has {known[0]} to {known[-1]})" if known else ""
                 raise UnsupportedError(

@@ -118,9 +118,9 @@ def tap_items(bundle: Bundle, limits: Limits, taps: Sequence[str]) -> dict[str, 
     The values lie in buffers of their own, and operations that would write their result over such a value need another one.
 
     Raises:
-        UnsupportedError: the model has no such value for every row.
+        UnsupportedError: the model has no such value.
     """
-    return {"taps": 2 * run_rows(limits) * tap_bytes(bundle, taps)} if taps else {}
+    return {"taps": 2 * run_rows(limits) * tap_bytes(bundle, taps, every_row=False)} if taps else {}
 
 
 def rotary_tables(graph: Graph) -> set[tuple[tuple[float, ...], float]]:
