@@ -203,10 +203,9 @@ def _log_plan(plan: Plan, choice: RunChoice, ways: int) -> None:
     budget = "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
     guesses = "no guesses"
     if choice.spec.drafter != "none":
-        model = f"with {len(choice.drafts)} of its" if choice.drafts else "without"
-        guesses = (
-            f"drafter {choice.spec.drafter_name} {model} draft models, {choice.spec.policy} of {plan.tree_nodes} nodes"
-        )
+        count = len(choice.drafts)
+        models = f"{count or 'no'} draft model{'s' * (count > 1)}"
+        guesses = f"drafter {choice.spec.drafter_name} with {models}, {choice.spec.policy} of {plan.tree_nodes} nodes"
     _LOG.info(
         "plan, the best of %d: %s charged at most, %s; context %d, keys and values of %d bits (%s), passes of %d rows; %s",
         *(ways, format_bytes(plan.total_bytes), budget, plan.ctx_size, plan.kv_bits, plan.kv_policy, plan.pass_rows),

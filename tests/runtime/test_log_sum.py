@@ -34,6 +34,7 @@ def test_the_sum_is_close_to_the_exact_one(row: F32) -> None:
     assert log_sum(row) == pytest.approx(exact(row), rel=0, abs=bound)
 
 
+@pytest.mark.thorough
 @given(row=ROWS | NEAR_ROWS, seed=st.integers(0, 9))
 def test_the_order_does_not_matter_and_weights_add_up(row: F32, seed: int) -> None:
     order = np.random.default_rng(seed).permutation(len(row))

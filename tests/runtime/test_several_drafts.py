@@ -157,6 +157,7 @@ def test_no_text_depends_on_the_number_of_drafts(costly: tuple[Path, Path, Path]
     assert all(text == texts[0] for text in texts)
 
 
+@pytest.mark.thorough
 def test_all_models_of_auto_guess(costly: tuple[Path, Path, Path]) -> None:
     """Check that both are opened and asked, and that a released drafter forgets both and opens both again."""
     (target, *drafts), greedy = costly, SamplingConfig(temperature=0.0)

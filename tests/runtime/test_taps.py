@@ -179,7 +179,9 @@ def script(path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["chain", "dynamic"])
-@pytest.mark.parametrize("device", ["cpu", "float_reference", pytest.param("gpu", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "device", ["cpu", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("float_reference", "gpu"))]
+)
 def test_the_rows_of_prompt_and_text_have_their_values(path: Path, script: list[int], device: str, policy: str) -> None:
     if device == "gpu":
         need_gpu()
