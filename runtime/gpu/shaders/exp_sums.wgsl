@@ -1,6 +1,6 @@
 // Sums of the weights of a row's logits, as sampling/log_sum.py defines them: a workgroup adds those of its part. The order
-// does not matter, because weights are integers of 64 bits, here (lower word, upper word). A row with NaN has a largest logit
-// of NaN, and its sums are not used.
+// does not matter, because weights are integers of 64 bits, here (lower word, upper word). Sums of a row with NaN are not
+// used, because its largest logit is NaN.
 
 var<workgroup> sums: array<vec2<u32>, LANES>;
 
