@@ -269,7 +269,9 @@ class AutoregressiveSequence(PromptSequence):
         """Prepare the rounds of the compiled loop, if it knows all of their parts."""
         target, self._compiled = self._decoder.target, None
         if not self._decoder.overlaps and not self._decoder.target_taps:
-            self._compiled = compiled_text(target, self.request, self._draft, self._limits, self._ids)
+            self._compiled = compiled_text(
+                target, self.request, self._draft, self._limits, self._ids, self._decoder.price
+            )
 
     def _is_compiled(self, target: Target) -> bool:
         """Return whether the compiled loop can run the next round."""

@@ -77,7 +77,7 @@ void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 10; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 11; }
 
 // Sizes of the arguments of edgedec_loop_rounds, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
@@ -102,7 +102,7 @@ EDGEDEC_API void* edgedec_loop_draft_open(int64_t kind, int64_t vocab, int64_t s
 
 EDGEDEC_API void edgedec_loop_draft_close(void* draft) { delete static_cast<Draft*>(draft); }
 
-// Writes the guesses after each of `count` nodes, at most 12 of each, to ids and probs [count, 12], and their numbers to sizes.
+// Writes the guesses after each of `count` nodes, at most 16 of each, to ids and probs [count, 16], and their numbers to sizes.
 EDGEDEC_API int64_t edgedec_loop_draft_expand(void* handle, const int32_t* ids, int64_t length, const int32_t* tokens,
                                               const int32_t* parents, int64_t n, const int32_t* nodes, int64_t count,
                                               int32_t* guess_ids, float* guess_probs, int32_t* sizes) {
@@ -111,18 +111,19 @@ EDGEDEC_API int64_t edgedec_loop_draft_expand(void* handle, const int32_t* ids, 
         const Text text{ids, length};
         check_text(text);
         const Tree tree = tree_of(tokens, parents, n, kMostNodes);
-        draft.meet(text);
+        draft.meet(text, nullptr);
         Tokens path;
-        std::vector<Guess> guesses;
+        std::vector<Guesses> guesses;
         for (int64_t at = 0; at < count; ++at) {
             check(nodes[at] >= 0 && nodes[at] < n, "node " + std::to_string(nodes[at]) + " is not in the tree");
+            sizes[at] = 0;
             tree.path_to(nodes[at], path);
-            guesses.clear();
-            if (static_cast<int64_t>(path.size()) < draft.depth) draft.after(text, path, guesses);
-            sizes[at] = static_cast<int32_t>(guesses.size());
-            for (size_t place = 0; place < guesses.size(); ++place) {
-                guess_ids[static_cast<size_t>(at) * kMostGuesses + place] = guesses[place].id;
-                guess_probs[static_cast<size_t>(at) * kMostGuesses + place] = guesses[place].prob;
+            if (static_cast<int64_t>(path.size()) >= draft.depth) continue;
+            draft.expand(text, tree, {nodes[at]}, guesses);
+            sizes[at] = static_cast<int32_t>(guesses[0].size());
+            for (size_t place = 0; place < guesses[0].size(); ++place) {
+                guess_ids[static_cast<size_t>(at) * kMostGuesses + place] = guesses[0][place].id;
+                guess_probs[static_cast<size_t>(at) * kMostGuesses + place] = guesses[0][place].prob;
             }
         }
         return 0;
@@ -152,7 +153,7 @@ EDGEDEC_API int64_t edgedec_loop_grow(void* draft, const int32_t* ids, int64_t l
         check_text(text);
         check_policy(policy, nodes, depth, levels);
         Growth growth(static_cast<Draft*>(draft));
-        const Tree& tree = growth.grow(static_cast<Policy>(policy), text, nodes, depth, levels);
+        const Tree& tree = growth.grow(static_cast<Policy>(policy), text, nodes, depth, levels, nullptr);
         std::copy(tree.tokens.begin(), tree.tokens.end(), tokens);
         std::copy(tree.parents.begin(), tree.parents.end(), parents);
         return tree.size();

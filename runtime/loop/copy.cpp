@@ -67,16 +67,16 @@ class Copied final : public Places {
     std::vector<State> states_;
 };
 
-class Copy final : public Draft {
+class Copy final : public TextDraft {
   public:
     Copy(int64_t vocab, int64_t positions, int64_t depth)
-        : Draft(vocab, depth), copied_(positions, depth), confirmed_(16, depth + 1) {}
+        : TextDraft(vocab, depth), copied_(positions, depth), confirmed_(16, depth + 1) {}
 
-    void meet(Text text) override {
+    void meet(Text text, const double*) override {
         if (confirmed_.meet(text)) copied_.read(text.length);
     }
 
-    void after(Text text, const Tokens& path, std::vector<Guess>& guesses) override {
+    void after(Text text, const Tokens& path, Guesses& guesses) override {
         copied_.follow(text, path);
         const auto size = static_cast<int64_t>(path.size());
         if (size >= std::max(kReach, kReach * copied_.state(copied_.length() - size - 1).run)) return;

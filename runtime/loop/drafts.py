@@ -15,7 +15,7 @@ __all__ = ["NO_DRAFT", "CompiledDraft", "DraftHandle", "compiled_draft"]
 
 _KINDS = ("ngram", "copy", "stand", "trigram")  # kinds of edgedec_loop_draft_open
 _CERTAIN = ("ngram", "copy")  # drafts with at most one guess after a node
-_MOST = 12  # kMostGuesses of drafts.hpp
+_MOST = 16  # kMostGuesses of drafts.hpp
 _NOTHING = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
 
 
@@ -37,10 +37,11 @@ class DraftHandle:
     Parameters:
         address: the address; 0: the draft makes no guesses, in the library and in Python.
         certain: True if it has at most one guess after a node.
+        prices: True if it makes use of the seconds of passes.
     """
 
-    def __init__(self, address: int, *, certain: bool) -> None:
-        self.address, self.certain = address, certain
+    def __init__(self, address: int, *, certain: bool, prices: bool = False) -> None:
+        self.address, self.certain, self.prices = address, certain, prices
 
 
 NO_DRAFT = DraftHandle(0, certain=True)

@@ -10,12 +10,13 @@ from typing import Protocol
 
 from edgedec.runtime.protocols import F32, I32, State
 
-__all__ = ["RUN", "STORED", "Lender", "LendingState", "LoopInputs", "TargetArguments", "members"]
+__all__ = ["STORED", "SUBMIT", "WAIT", "Lender", "LendingState", "LoopInputs", "TargetArguments", "members"]
 
-# Types of an embedding, the values of ``Stored`` of rounds.hpp; uint8 are the codes of a ternary one.
+# Types of an embedding, the values of ``Stored`` of target.hpp; uint8 are the codes of a ternary one.
 STORED = ("int8", "float32", "bfloat16", "float16", "uint8")
 
-RUN = CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64)  # type of ``run`` of rounds.hpp
+SUBMIT = CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64)  # types of ``submit`` and ``wait`` of target.hpp
+WAIT = CFUNCTYPE(c_int32, c_void_p)
 
 
 def members(kind: type, *names: str) -> tuple[tuple[str, type], ...]:
@@ -24,12 +25,12 @@ def members(kind: type, *names: str) -> tuple[tuple[str, type], ...]:
 
 
 class TargetArguments(ctypes.Structure):
-    """``TargetArguments`` of rounds.hpp."""
+    """``TargetArguments`` of target.hpp."""
 
     _fields_ = (
         *(("embed", c_void_p), ("width", c_int64)),
         *members(c_void_p, "row_positions", "result_rows", "visible", "sequences", "table", "logits"),
-        *(*members(c_int64, "vocab", "rows"), ("run", RUN), ("session", c_void_p)),
+        *(*members(c_int64, "vocab", "rows"), ("submit", SUBMIT), ("wait", WAIT), ("session", c_void_p)),
         *(*members(c_int64, "file", "offset", "stored"), ("scales", c_void_p)),
         *members(c_int64, "planes", "row_bytes", "group", "tied", "half_scales", "scales_offset"),
         *members(c_int64, "block_rows", "kinds", "table_stride", "block_stride"),

@@ -6,11 +6,11 @@ namespace {
 
 constexpr int64_t kLeast = 2, kMost = 16, kTries = 64;
 
-class Ngram final : public Draft {
+class Ngram final : public TextDraft {
   public:
-    Ngram(int64_t vocab, int64_t positions, int64_t depth) : Draft(vocab, depth), places_(positions, depth) {}
+    Ngram(int64_t vocab, int64_t positions, int64_t depth) : TextDraft(vocab, depth), places_(positions, depth) {}
 
-    void after(Text text, const Tokens& path, std::vector<Guess>& guesses) override {
+    void after(Text text, const Tokens& path, Guesses& guesses) override {
         places_.follow(text, path);
         const Places::Match match = places_.longest(kLeast, kMost, kTries);
         if (match.length) certain(places_.id(match.place + 1), guesses);

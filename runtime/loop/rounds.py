@@ -39,7 +39,7 @@ class TextArguments(ctypes.Structure):
         *(("text", c_void_p), *members(c_int64, "length", "positions")),
         *(("blocks", c_void_p), *members(c_int64, "held", "slot")),
         *(("draft", c_void_p), *members(c_int64, "policy", "nodes", "depth")),
-        *(("level_sizes", c_void_p), ("level_count", c_int64), ("places", c_void_p)),
+        *(("level_sizes", c_void_p), ("level_count", c_int64), ("places", c_void_p), ("pass_costs", c_void_p)),
         *(("sampling", c_void_p), ("dropped", c_int64)),
         *(("ends", c_void_p), *members(c_int64, "end_count", "most_tokens")),
         *(("result_nodes", c_int64), *members(c_void_p, *_SIZES, *_NODES, *_SECONDS)),
@@ -103,6 +103,7 @@ class TextRounds:
         self.growth: CompiledGrowth | None = None
         self._levels: tuple[I32, I32] | None = None  # kept alive for the library, as the table is
         self._table: I32 | None = None
+        self._costs: NDArray[np.float64] | None = None
         arguments = self.arguments = TextArguments(
             text=text.ctypes.data,
             positions=len(text) - 1,
@@ -137,6 +138,11 @@ class TextRounds:
     def set_size(self, nodes: int, depth: int) -> None:
         """Set the limits of a tree."""
         self.arguments.nodes, self.arguments.depth = nodes, depth
+
+    def set_costs(self, costs: NDArray[np.float64] | None) -> None:
+        """Set the seconds of a pass over each number of rows, float64 [nodes + 1]; None: they are not known."""
+        if costs is not self._costs:
+            self._costs, self.arguments.pass_costs = costs, None if costs is None else costs.ctypes.data
 
     def set_growth(self, growth: CompiledGrowth) -> None:
         """Set the rule by which trees grow."""

@@ -7,17 +7,17 @@ namespace {
 
 constexpr int64_t kLongest = 4;
 
-class Stand final : public Draft {
+class Stand final : public TextDraft {
   public:
     Stand(int64_t vocab, int64_t entries, int64_t depth)
-        : Draft(vocab, depth), table_(entries, kTop), confirmed_(kLongest, depth + 1) {}
+        : TextDraft(vocab, depth), table_(entries, kTop), confirmed_(kLongest, depth + 1) {}
 
-    void meet(Text text) override {
+    void meet(Text text, const double*) override {
         confirmed_.meet(text);
         tail_.assign(text.ids + std::max<int64_t>(0, text.length - kLongest), text.ids + text.length);
     }
 
-    void after(Text, const Tokens& path, std::vector<Guess>& guesses) override {
+    void after(Text, const Tokens& path, Guesses& guesses) override {
         Tokens context = tail_;
         context.insert(context.end(), path.begin(), path.end());
         const auto size = static_cast<int64_t>(context.size());

@@ -1,7 +1,7 @@
 #include "trees.hpp"
 
 #include <algorithm>
-#include <queue>
+#include <functional>
 #include <tuple>
 
 namespace edgedec {
@@ -12,7 +12,7 @@ void Tree::path_to(int32_t node, Tokens& path) const {
     std::reverse(path.begin(), path.end());
 }
 
-const Tree& Growth::grow(Policy policy, Text text, int64_t nodes, int64_t depth, Levels levels) {
+const Tree& Growth::grow(Policy policy, Text text, int64_t nodes, int64_t depth, Levels levels, const double* costs) {
     text_ = text;
     nodes_ = nodes;
     depth_ = depth;
@@ -21,23 +21,28 @@ const Tree& Growth::grow(Policy policy, Text text, int64_t nodes, int64_t depth,
     depths_.assign(1, 0);
     children_.assign(1, {});
     if (!draft_ || nodes < 2 || depth < 1) return tree_;
-    draft_->meet(text);
+    draft_->meet(text, costs);
     if (policy == Policy::chain) chain(std::min(nodes, depth + 1));
     else if (policy == Policy::levels) by_levels(levels);
     else best_first();
     return tree_;
 }
 
-// Asks the draft for the guesses after a node, and keeps the `most` likeliest.
-void Growth::expand(int32_t node, int64_t most) {
-    guesses_.clear();
-    if (depths_[static_cast<size_t>(node)] < draft_->depth) {
-        tree_.path_to(node, path_);
-        draft_->after(text_, path_, guesses_);
+// Asks the draft once for the guesses after these nodes, and keeps the `most` likeliest of each.
+void Growth::expand(const Tokens& nodes, int64_t most) {
+    asked_.clear();
+    for (const int32_t node : nodes) {
+        children_[static_cast<size_t>(node)] = {};
+        if (depths_[static_cast<size_t>(node)] < draft_->depth) asked_.push_back(node);
     }
-    std::stable_sort(guesses_.begin(), guesses_.end(), [](const Guess& a, const Guess& b) { return a.prob > b.prob; });
-    if (static_cast<int64_t>(guesses_.size()) > most) guesses_.resize(static_cast<size_t>(most));
-    children_[static_cast<size_t>(node)] = {guesses_, 0};
+    if (asked_.empty()) return;
+    draft_->expand(text_, tree_, asked_, guesses_);
+    for (size_t at = 0; at < asked_.size(); ++at) {
+        Guesses& guesses = guesses_[at];
+        std::stable_sort(guesses.begin(), guesses.end(), [](const Guess& a, const Guess& b) { return a.prob > b.prob; });
+        if (static_cast<int64_t>(guesses.size()) > most) guesses.resize(static_cast<size_t>(most));
+        children_[static_cast<size_t>(asked_[at])] = {guesses, 0};
+    }
 }
 
 // Appends the next child of a node; returns false if there is none.
@@ -53,7 +58,7 @@ bool Growth::add(int32_t node) {
 
 void Growth::chain(int64_t nodes) {
     for (int32_t node = 0; node < nodes - 1; ++node) {
-        expand(node, 1);
+        expand({node}, 1);
         if (!add(node)) return;
     }
 }
@@ -69,8 +74,7 @@ void Growth::by_levels(Levels levels) {
         if (inner.empty()) return;
         std::sort(inner.begin(), inner.end());
         inner.erase(std::unique(inner.begin(), inner.end()), inner.end());
-        const int64_t room = nodes_ - tree_.size();
-        for (const int32_t node : inner) expand(node, room);
+        expand(inner, nodes_ - tree_.size());
         here.clear();
         for (; places < end; ++places) {
             const int32_t parent = above[static_cast<size_t>(*places)];
@@ -81,26 +85,47 @@ void Growth::by_levels(Levels levels) {
     }
 }
 
-// `BestFirst` of runtime/trees/_best_first.py with factors of 1.
+// `BestFirst` of runtime/trees/_best_first.py with factors of 1. Nodes with nearly as good a bound as the best one are expanded in
+// the same call if the draft likes that, which changes the number of calls but not the tree.
 void Growth::best_first() {
     using Entry = std::tuple<double, int64_t, int32_t>;  // -value or -bound, order of insertion, node
     constexpr int64_t kLate = int64_t{1} << 32;          // sorts bounds after children of equal value
-    std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> heap;
+    constexpr double kWindow = 0.5;
+    std::vector<Entry> heap(1, Entry(-1.0, 0, 0));
     std::vector<double> values(1, 1.0);
-    std::vector<char> known(1, 0);
+    std::vector<char> known(1, 0), asked(1, 0);
     int64_t inserted = 0;
-    heap.emplace(-1.0, 0, 0);
+    const auto push = [&](double key, int64_t order, int32_t node) {
+        heap.emplace_back(key, order, node);
+        std::push_heap(heap.begin(), heap.end(), std::greater<Entry>());
+    };
     const auto renew = [&](int32_t node) {
-        heap.pop();
+        std::pop_heap(heap.begin(), heap.end(), std::greater<Entry>());
+        heap.pop_back();
         const auto share = static_cast<double>(children_[static_cast<size_t>(node)].reach());
         const double value = values[static_cast<size_t>(node)];
-        if (share > 0) heap.emplace(-(share < 1 ? value * share : value), ++inserted, node);
+        if (share > 0) push(-(share < 1 ? value * share : value), ++inserted, node);
+    };
+    const auto ask = [&](double bound) {
+        std::vector<Entry> near;
+        for (const Entry& entry : heap) {
+            const auto at = static_cast<size_t>(std::get<2>(entry));
+            if (-std::get<0>(entry) >= kWindow * bound && !known[at] && !asked[at]) near.push_back(entry);
+        }
+        std::sort(near.begin(), near.end());
+        const auto room = static_cast<size_t>(draft_->batches() ? nodes_ - tree_.size() : 1);
+        if (near.size() > room) near.resize(room);
+        Tokens nodes;
+        for (const Entry& entry : near) nodes.push_back(std::get<2>(entry));
+        std::sort(nodes.begin(), nodes.end());
+        for (const int32_t node : nodes) asked[static_cast<size_t>(node)] = 1;
+        expand(nodes, nodes_ - tree_.size());
     };
     while (!heap.empty() && tree_.size() < nodes_) {
-        const int32_t node = std::get<2>(heap.top());
+        const auto [key, order, node] = heap.front();
         const auto at = static_cast<size_t>(node);
         if (!known[at]) {
-            expand(node, nodes_ - tree_.size());
+            if (!asked[at]) ask(-key);
             known[at] = 1;
             renew(node);
             continue;
@@ -111,8 +136,9 @@ void Growth::best_first() {
         const auto child = static_cast<int32_t>(tree_.size()) - 1;
         values.push_back(value);
         known.push_back(0);
+        asked.push_back(0);
         renew(node);
-        if (depths_[at] + 1 < depth_) heap.emplace(-value, kLate + ++inserted, child);
+        if (depths_[at] + 1 < depth_) push(-value, kLate + ++inserted, child);
     }
 }
 

@@ -9,16 +9,6 @@
 
 namespace edgedec {
 
-// A tree, as `TokenTree` of runtime/protocols.py.
-struct Tree {
-    Tokens tokens, parents;
-
-    int64_t size() const { return static_cast<int64_t>(tokens.size()); }
-
-    // Sets `path` to the tokens from the root's child to `node`.
-    void path_to(int32_t node, Tokens& path) const;
-};
-
 enum class Policy : int32_t { chain = 0, levels = 1, best_first = 2 };
 
 // The places of `static`: for each level the parents of its nodes, as places in the level above.
@@ -32,17 +22,18 @@ class Growth {
   public:
     explicit Growth(Draft* draft) : draft_(draft) {}
 
-    // Grows a tree of at most `nodes` nodes and `depth` levels below the root; without a draft it is a root.
-    const Tree& grow(Policy policy, Text text, int64_t nodes, int64_t depth, Levels levels);
+    // Grows a tree of at most `nodes` nodes and `depth` levels below the root; without a draft it is a root. `costs` is that of
+    // `Draft::meet`.
+    const Tree& grow(Policy policy, Text text, int64_t nodes, int64_t depth, Levels levels, const double* costs);
 
   private:
     struct Children {
-        std::vector<Guess> guesses;  // the likeliest first
+        Guesses guesses;  // the likeliest first
         size_t next = 0;
         float reach() const { return next < guesses.size() ? std::max(0.0f, guesses[next].prob) : 0.0f; }
     };
 
-    void expand(int32_t node, int64_t most);
+    void expand(const Tokens& nodes, int64_t most);
     bool add(int32_t node);
     void chain(int64_t nodes);
     void by_levels(Levels levels);
@@ -54,8 +45,8 @@ class Growth {
     std::vector<Children> children_;
     Text text_{};
     int64_t nodes_ = 0, depth_ = 0;
-    Tokens path_;
-    std::vector<Guess> guesses_;
+    Tokens asked_;
+    std::vector<Guesses> guesses_;
 };
 
 // Follows the tokens at their positions until one has no node. Sets `path` to the accepted nodes and returns the next token.

@@ -19,10 +19,12 @@ class CompiledGrowth(NamedTuple):
     Members:
         policy: ``CHAIN``, ``LEVELS`` or ``BEST_FIRST``.
         levels: for ``LEVELS``, for each level below the root the parents of its nodes, as places in the level above.
+        prices: True if the growth makes use of the seconds of passes.
     """
 
     policy: int
     levels: tuple[tuple[int, ...], ...] = ()
+    prices: bool = False
 
 
 # (draft, limits of the tree, acceptance as in ``TreePolicy``) -> the growth; None: the library does not grow such a tree.

@@ -14,17 +14,17 @@ struct Share {
     double share;
 };
 
-class Trigram final : public Draft {
+class Trigram final : public TextDraft {
   public:
     Trigram(int64_t vocab, int64_t entries, int64_t depth)
-        : Draft(vocab, depth), table_(entries, kSuccessors), confirmed_(kRecent, depth + 1) {}
+        : TextDraft(vocab, depth), table_(entries, kSuccessors), confirmed_(kRecent, depth + 1) {}
 
-    void meet(Text text) override {
+    void meet(Text text, const double*) override {
         const int64_t fresh = confirmed_.meet(text);
         if (fresh) count(text.ids + std::max<int64_t>(0, text.length - fresh - 2), text.ids + text.length);
     }
 
-    void after(Text text, const Tokens& path, std::vector<Guess>& guesses) override {
+    void after(Text text, const Tokens& path, Guesses& guesses) override {
         if (text.length < 2) return;
         Tokens tokens(text.ids + text.length - 2, text.ids + text.length);
         tokens.insert(tokens.end(), path.begin(), path.end());

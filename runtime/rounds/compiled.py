@@ -14,6 +14,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgedec.errors import CacheFullError, DeviceError
 from edgedec.runtime import loop
 from edgedec.runtime.capabilities import CertainVerifier, CompiledParts
@@ -22,13 +25,14 @@ from edgedec.runtime.loop.inputs import Lender, LendingState, LoopInputs
 from edgedec.runtime.loop.rounds import MOST_NODES, MOST_ROUNDS, RoundsCall, Stop, TextRounds
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth, GrowthRule
-from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, State, Target, TokenTree
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, Outcome, Request, State, Target, TokenTree
 from edgedec.runtime.rounds.statistics import RoundSeconds
 
 __all__ = ["CompiledRound", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds"]
 
 _PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
 _MEMORY = 8  # passes the fastest of which counts, because other processes only slow a pass down
+_COSTS_AGE = 8  # calls after which the cost model is evaluated again
 _WITH_GUESSES = 4  # rounds of a call after which the size of trees may change
 
 
@@ -60,6 +64,7 @@ class CompiledText:
         draft: the draft in the library.
         rule: the rule by which trees grow; None: the library does not grow trees as the policy does.
         nodes: nodes of the largest tree.
+        cost: expected duration of passes.
 
     Members:
         library, request, lender, draft, nodes: the parameters of these names.
@@ -78,10 +83,12 @@ class CompiledText:
         draft: DraftHandle,
         rule: GrowthRule | None,
         nodes: int,
+        cost: CostModel,
     ) -> None:
         assert request.sampler is not None, "``compiled_text`` has checked it"
         self.library, self.request, self.lender, self.draft, self.nodes = library, request, lender, draft, nodes
-        self._rule, self._text = rule, text
+        self._rule, self._text, self._cost = rule, text, cost
+        self._costs, self._costs_age = np.zeros(nodes + 1), _COSTS_AGE
         self.positions, self.passes = len(text) - 1, deque[float](maxlen=_MEMORY)
         self.together: Together | None = None
         self.rounds = TextRounds(
@@ -113,7 +120,17 @@ class CompiledText:
         growth = None if self._rule is None else self._rule(self.draft, size, accept)
         if growth is None:
             return None
+        prices = growth.prices or self.draft.prices
+        self.rounds.set_costs(self._renewed_costs(length - 1) if prices else None)
         return NextRounds(self, lent, length, size.nodes, min(size.depth, size.nodes - 1), growth)
+
+    def _renewed_costs(self, past: int) -> NDArray[np.float64]:
+        """Return the seconds of a pass over each number of rows, which change slowly."""
+        self._costs_age += 1
+        if self._costs_age > _COSTS_AGE:
+            self._costs[1:] = [self._cost.seconds(rows, past) for rows in range(1, len(self._costs))]
+            self._costs_age = 0
+        return self._costs
 
     def results(self, done: DoneRounds, length: int) -> Iterator[CompiledRound]:
         """Yield the rounds of the last call after ``length`` tokens. Without speculation they have no tree."""
@@ -294,7 +311,9 @@ def _no_token(request: Request, logits: F32, row: int) -> Exception:
     return DeviceError(f"row {row} of a pass has no likeliest token; run `edgedec doctor`")
 
 
-def compiled_text(target: Target, request: Request, draft: Draft, limits: Limits, text: I32) -> CompiledText | None:
+def compiled_text(
+    target: Target, request: Request, draft: Draft, limits: Limits, text: I32, cost: CostModel
+) -> CompiledText | None:
     """Return a text in the compiled loop; None if a part of its rounds is not compiled, or without the library.
 
     Args:
@@ -303,6 +322,7 @@ def compiled_text(target: Target, request: Request, draft: Draft, limits: Limits
         draft: the draft.
         limits: bounds of the run; without speculation the depth is 0.
         text: int32 [positions + 1], the array of the text.
+        cost: expected duration of passes.
     """
     nodes = min(limits.nodes, request.tree_nodes or limits.nodes) if limits.depth else 1
     lender: Lender | None = _part(target)
@@ -320,7 +340,7 @@ def compiled_text(target: Target, request: Request, draft: Draft, limits: Limits
     ):
         return None
     rule: GrowthRule | None = _part(request.policy)
-    return CompiledText(library, request, text, lender=lender, draft=handle, rule=rule, nodes=nodes)
+    return CompiledText(library, request, text, lender=lender, draft=handle, rule=rule, nodes=nodes, cost=cost)
 
 
 def _part(part: object) -> Any:

@@ -12,7 +12,7 @@ from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.runtime.cache.arena import ArenaState, CacheArena
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.sessions.session import KernelSession
-from edgedec.runtime.loop.inputs import RUN, STORED, LoopInputs, TargetArguments
+from edgedec.runtime.loop.inputs import STORED, SUBMIT, LoopInputs, TargetArguments
 from edgedec.runtime.protocols import State
 from edgedec.runtime.targets._pass_arrays import PassBuffers
 
@@ -70,7 +70,7 @@ class CpuLender:
             width=embed.shape[1],
             vocab=logits.shape[1],
             rows=len(embed),
-            run=RUN(session.run_function),
+            submit=SUBMIT(session.run_function),
             session=session.address,
             **_embedding_arguments(embedding, embed.shape[1]),
             block_rows=BLOCK_ROWS,

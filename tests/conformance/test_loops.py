@@ -32,7 +32,7 @@ from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.loop.drafts import CompiledDraft
-from edgedec.runtime.loop.inputs import RUN
+from edgedec.runtime.loop.inputs import SUBMIT
 from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.planning.speculation import create_policy, create_verifier
@@ -427,7 +427,7 @@ def test_a_failure_in_the_middle_of_a_call_loses_no_token(target: Target) -> Non
     while len(tokens) < 2:  # a call has one round until the duration of a pass is known
         tokens += [token.id for part in engine.step() for token in part.tokens]
     inputs = target.compiled.inputs  # type: ignore[attr-defined]
-    table, healthy = inputs.alive[5], RUN(target.session.run_function)  # type: ignore[attr-defined]
+    table, healthy = inputs.alive[5], SUBMIT(target.session.run_function)  # type: ignore[attr-defined]
     before, passes = len(tokens), 0
 
     def run(session: int, rows: int, results: int) -> int:
@@ -437,7 +437,7 @@ def test_a_failure_in_the_middle_of_a_call_loses_no_token(target: Target) -> Non
             table[0] = 1 << 20
         return int(healthy(session, rows, results))
 
-    inputs.arguments.run = failing = RUN(run)
+    inputs.arguments.submit = failing = SUBMIT(run)
     (part,) = engine.step()
     tokens += [token.id for token in part.tokens]
     assert part.error is None
@@ -447,7 +447,7 @@ def test_a_failure_in_the_middle_of_a_call_loses_no_token(target: Target) -> Non
     assert isinstance(part.error, DeviceError)
     assert re.match(rf"a pass over {decoder.state.length} rows failed on cpu: .*block", str(part.error)), part.error
     assert (part.tokens, engine.sequences) == ((), ())
-    inputs.arguments.run = healthy
+    inputs.arguments.submit = healthy
     del failing
     decoder.state.close()
     assert write(target, "none", request(TEXTS["greedy"], "chain"))[0] == expected  # the target goes on
@@ -469,7 +469,7 @@ def test_a_pause_ends_a_call_after_the_round_that_is_running(target: Target) -> 
     while len(tokens) < 2:  # a call has one round until the duration of a pass is known
         step()
     inputs = target.compiled.inputs  # type: ignore[attr-defined]
-    usual, passes = RUN(target.session.run_function), 0  # type: ignore[attr-defined]
+    usual, passes = SUBMIT(target.session.run_function), 0  # type: ignore[attr-defined]
 
     def run(session: int, rows: int, results: int) -> int:
         nonlocal passes
@@ -478,11 +478,11 @@ def test_a_pause_ends_a_call_after_the_round_that_is_running(target: Target) -> 
             pause.set()
         return int(usual(session, rows, results))
 
-    inputs.arguments.run = pausing = RUN(run)
+    inputs.arguments.submit = pausing = SUBMIT(run)
     assert [step(), step(), step()] == [3, 1, 1]  # it was not cleared
     pause.clear()
     assert step() > 3
-    inputs.arguments.run = usual
+    inputs.arguments.submit = usual
     del pausing
     assert tokens == expected[: len(tokens)]
     decoder.state.close()

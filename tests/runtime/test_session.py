@@ -20,7 +20,7 @@ from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.engine.engine import Progress
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.kernels.sessions.operator import usable
-from edgedec.runtime.loop.inputs import RUN
+from edgedec.runtime.loop.inputs import SUBMIT
 from edgedec.runtime.planning.planning import RunPlan, make_plan
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings
@@ -154,7 +154,7 @@ def test_a_pause_lets_an_interruption_end_a_call_of_many_rounds(monkeypatch: pyt
         target, passes, interrupted = session.target, 0, False
         assert isinstance(target, CpuTarget)
         assert target.compiled is not None
-        inputs, usual = target.compiled.inputs, RUN(target.session.run_function)
+        inputs, usual = target.compiled.inputs, SUBMIT(target.session.run_function)
 
         def run(handle: int, rows: int, results: int) -> int:
             nonlocal passes, interrupted
@@ -164,11 +164,11 @@ def test_a_pause_lets_an_interruption_end_a_call_of_many_rounds(monkeypatch: pyt
                 session.pause.set()
             return int(usual(handle, rows, results))
 
-        inputs.arguments.run = interrupting = RUN(run)
+        inputs.arguments.submit = interrupting = SUBMIT(run)
         answer = session.generate(
             prompt, n_predict=90, sampling=GREEDY, ignore_eos=True, interrupted=lambda: interrupted
         )
-        inputs.arguments.run = usual
+        inputs.arguments.submit = usual
         del interrupting
         session.pause.clear()
         assert (answer.stop_reason, passes) == ("interrupted", 9)

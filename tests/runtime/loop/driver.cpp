@@ -89,8 +89,8 @@ void drafts() {
             std::vector<int32_t> text(static_cast<size_t>(1 + number(kPositions)));
             for (auto& id : text) id = number(30) ? static_cast<int32_t>(number(6)) : -1;
             for (int64_t round = 0; round < 20; ++round) {
-                int32_t tokens[64], parents[64], nodes[64], ids[64 * 12], sizes[64];
-                float probs[64 * 12], top_ids[64 * 10], top_probs[64 * 10];
+                int32_t tokens[64], parents[64], nodes[64], ids[64 * 16], sizes[64];
+                float probs[64 * 16], top_ids[64 * 10], top_probs[64 * 10];
                 const Shape shape;
                 // The order in which arguments are evaluated depends on the processor, so no call has two numbers.
                 const int64_t policy = number(5) - 1, most = number(80) - 2, levels = number(4), deepest = number(10);
@@ -113,8 +113,8 @@ void drafts() {
                 put(result);
                 for (int64_t at = 0; at < count && !result; ++at) {
                     put(sizes[at]);
-                    put(ids + 12 * at, 4 * static_cast<size_t>(sizes[at]));
-                    put(probs + 12 * at, 4 * static_cast<size_t>(sizes[at]));
+                    put(ids + 16 * at, 4 * static_cast<size_t>(sizes[at]));
+                    put(probs + 16 * at, 4 * static_cast<size_t>(sizes[at]));
                 }
                 const int64_t m = number(4);
                 for (int64_t at = 0; at < 40; ++at) {
@@ -286,7 +286,7 @@ void rounds() {
         target.logits = target_logits;
         target.vocab = kVocab;
         target.rows = number(10) ? kRows : kNodes;
-        target.run = run;
+        target.submit = run;
         target.file = file;
         target.stored = number(6);
         target.planes = number(5);

@@ -21,7 +21,7 @@ from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.runtime import loop
 from edgedec.runtime.kernels.recipe import KernelBuildError, build_loop, find_compiler
 from edgedec.runtime.loop.drafts import CompiledDraft
-from edgedec.runtime.loop.inputs import RUN, TargetArguments
+from edgedec.runtime.loop.inputs import SUBMIT, TargetArguments
 from edgedec.runtime.loop.rounds import MOST_ROUNDS, RoundsArguments, TextArguments
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.protocols import I32, Limits, Outcome, TargetInfo, TokenTree
@@ -133,7 +133,7 @@ class TinyCall:
             results[name] = np.zeros(MOST_ROUNDS, np.int32)
         results |= {f"{name}_seconds": np.zeros(MOST_ROUNDS) for name in ("draft", "verify", "commit")}
         seconds = np.zeros((2, MOST_ROUNDS))
-        self.target = TargetArguments(width=2, vocab=3, rows=1, file=file.fileno(), block_rows=16, kinds=1, run=run)
+        self.target = TargetArguments(width=2, vocab=3, rows=1, file=file.fileno(), block_rows=16, kinds=1, submit=run)
         commit = COMMIT(lambda *arguments: 0)
         self.target.commit = cast(commit, c_void_p)
         self.target.slot_floats, self.target.slot_rows, self.target.slot_count = 4, 1, 2
@@ -185,7 +185,7 @@ class TinyCall:
 )
 def test_arguments_of_rounds_that_do_not_fit_are_refused(name: str, value: int | None, message: str) -> None:
     assert LIBRARY is not None
-    tiny = TinyCall(RUN(lambda session, rows, results: 0))
+    tiny = TinyCall(SUBMIT(lambda session, rows, results: 0))
     (owner,) = (arguments for arguments in (tiny.target, tiny.text, tiny.call) if hasattr(arguments, name))
     setattr(owner, name, value)
     with pytest.raises(EdgedecError, match=message):
@@ -197,7 +197,7 @@ def test_arguments_of_rounds_that_do_not_fit_are_refused(name: str, value: int |
 def test_other_threads_of_the_interpreter_run_while_a_pass_runs() -> None:
     """The pass is the C library's ``sleep`` of one second, which returns 0."""
     assert LIBRARY is not None
-    tiny = TinyCall(cast(CDLL(None).sleep, RUN))
+    tiny = TinyCall(cast(CDLL(None).sleep, SUBMIT))
     tiny.target.session = 1
     thread = threading.Thread(target=LIBRARY.call, args=("edgedec_loop_rounds", tiny.address))
     thread.start()
@@ -215,7 +215,7 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source, library = tmp_path / "old.cpp", tmp_path / "old.so"
     source.write_text('extern "C" int edgedec_loop_abi() { return 0; }\n')
     subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 10"):
+    with pytest.raises(DeviceError, match=f"has interface 0, this edgedec needs {loop._ABI}"):
         loop.Loop(library)
 
 
