@@ -13,12 +13,14 @@ is derived and fitted here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.drafting import BatchedDraft, expanding
-from edgedec.runtime.loop.trees import GrowthRule
+from edgedec.runtime.loop.drafts import DraftHandle
+from edgedec.runtime.loop.trees import PROCESSED, RANDOM, CompiledGrowth, GrowthRule
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -61,10 +63,19 @@ class Coupled(CompiledParts[GrowthRule]):
         return self.policy.sizes(limits, accept)
 
     @property
-    def compiled(self) -> GrowthRule:
-        """The growth in the compiled loop; it makes no tree if a node may have several guesses, which are coupled here."""
+    def compiled(self) -> GrowthRule | None:
+        """The growth in the compiled loop, whose guesses are coupled with the text's numbers."""
         rule: GrowthRule | None = self.policy.compiled if isinstance(self.policy, CompiledParts) else None
-        return lambda draft, limits, accept: rule(draft, limits, accept) if rule and draft.certain else None
+        if rule is None:
+            return None
+        coupling = PROCESSED if self.random is None else RANDOM
+        of = lru_cache(maxsize=1)(lambda growth: growth._replace(coupling=coupling))  # the loop wants the same object
+
+        def coupled(draft: DraftHandle, limits: Limits, accept: F32) -> CompiledGrowth | None:
+            growth = rule(draft, limits, accept)
+            return growth if growth is None or draft.certain else of(growth)
+
+        return coupled
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         """Return the tree that ``policy`` grows."""

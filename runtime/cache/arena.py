@@ -176,6 +176,7 @@ class RecurrentArenaState(ArenaState):
         visible: mask of the last pass, as in ``Pass``.
     """
 
+    goes_back = False
     visible: U64 | None = None
     _snapshots: tuple[Snapshot, ...] = ()  # ascending by length; a fork has the same objects
 

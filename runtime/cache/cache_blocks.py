@@ -196,6 +196,11 @@ class BlockState:
         kept = zip((pool.capacity for pool in self.arena.pools), self._floors, strict=True)
         return HeldRows(self.length, tuple(kept))
 
+    @property
+    def goes_back(self) -> bool:
+        """True if ``truncate`` can go back to every committed row."""
+        return not self._rings
+
     def check_open(self) -> None:
         """Check that the sequence may be used.
 

@@ -25,9 +25,11 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.families import context_size
 from edgedec.memory.plan import MemoryUse
-from edgedec.runtime.capabilities import FilingDrafter, SnapshotState
+from edgedec.runtime.capabilities import CompiledParts, FilingDrafter, SnapshotState
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
 from edgedec.runtime.drafting import BatchedDraft
+from edgedec.runtime.loop.drafts import DraftHandle
+from edgedec.runtime.loop.model import model_handle
 from edgedec.runtime.model_graph import is_recurrent
 from edgedec.runtime.protocols import (
     F32,
@@ -62,7 +64,7 @@ _NODE_BYTES = 512  # bytes of the Python objects for a node of a tree
 _SNAPSHOTS = 2  # snapshots of the recurrent states of a text: after it, and after the last chunk that was read
 
 
-class _ModelDraft(BatchedDraft):
+class _ModelDraft(BatchedDraft, CompiledParts[DraftHandle]):
     """A draft model with a cache for one text.
 
     It makes no guess after an id that the tokenizer does not have (prompt embeddings, padding of the vocabulary), nor at or
@@ -74,9 +76,10 @@ class _ModelDraft(BatchedDraft):
         end: number of positions at which guesses may be made.
         ids: number of ids that both models and the tokenizer have.
         name: name of the draft, for messages.
+        small: True if its passes are so short that several texts need not share them.
     """
 
-    def __init__(self, target: Target, limits: Limits, *, end: int, ids: int, name: str) -> None:
+    def __init__(self, target: Target, limits: Limits, *, end: int, ids: int, name: str, small: bool) -> None:
         self._target, self._limits, self._end, self._ids, self._name = target, limits, end, ids, name
         self._state = target.open(limits)
         self._held = np.zeros(limits.positions, np.int32)  # tokens of the state's committed rows
@@ -85,6 +88,18 @@ class _ModelDraft(BatchedDraft):
         self._loose: dict[tuple[int, int], int] = {}
         # Lengths at which the draft keeps a snapshot of recurrent states: of the text, and of the last chunk that was read.
         self._text_kept = self._chunk_kept = 0
+        self._handle = model_handle(
+            *(target, self._state, self._held),
+            end=end,
+            ids=ids,
+            limits=limits,
+            alone=not small,
+        )
+
+    @property
+    def compiled(self) -> DraftHandle | None:
+        """The draft in the library."""
+        return self._handle
 
     def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         """Return the distribution after each node, renormalized over its 16 likeliest tokens; empty without a guess.
@@ -175,6 +190,8 @@ class _ModelDraft(BatchedDraft):
 
     def _keep(self, text: I32, path: Sequence[int]) -> int:
         """Make the cache the longest prefix of ``text`` and ``path`` that needs no pass, and return its length."""
+        if self._handle is not None and self._handle.lent:
+            self._loose, self._handle.lent = {}, False
         held = self._state.length
         keep = min(held, len(text))
         same = self._held[:keep] == text[:keep]
@@ -227,6 +244,8 @@ class _ModelDraft(BatchedDraft):
 
     def _run(self, work: Pass) -> Drafting[PassResult]:
         self._loose = {}
+        if self._handle is not None:
+            self._handle.forget()
         return (yield DraftPass(self._target, self._state, work))
 
     def _guess(self, row: F32) -> Sparse:
@@ -294,8 +313,8 @@ class _ModelDrafter(FilingDrafter):
 
     def __init__(self, bundle: Bundle, *, threads: int, device: str, kv_bits: int | None) -> None:
         # A small draft finishes before a second thread has taken its part.
-        small = device == "cpu" and sum(tensor.nbytes for tensor in bundle.tensors.values()) < _SMALL_BYTES
-        self._bundle, self._threads, self._device = bundle, 1 if small else threads, device
+        self._small = device == "cpu" and sum(tensor.nbytes for tensor in bundle.tensors.values()) < _SMALL_BYTES
+        self._bundle, self._threads, self._device = bundle, 1 if self._small else threads, device
         self._kv_bits = _fewer_bits(bundle, device, kv_bits)
         self._loaded: tuple[TargetRequest, Target] | None = None
 
@@ -340,6 +359,7 @@ class _ModelDrafter(FilingDrafter):
             end=own.positions - own.nodes,
             ids=min(bundle.tokens.size, target.vocab),
             name=str(bundle.path),
+            small=self._small,
         )
 
     def _request(self, limits: Limits) -> TargetRequest:

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "model.hpp"
 #include "rounds.hpp"
 #include "table.hpp"
 
@@ -74,14 +75,35 @@ void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
     if (policy == static_cast<int64_t>(Policy::levels)) check_levels(levels, nodes);
 }
 
+void check_target(const TargetArguments& target) {
+    check(target.vocab >= 1 && target.width >= 1 && target.block_rows >= 1 && target.rows >= 1,
+          "the sizes of the target are out of range");
+    check(target.kinds >= 1 && target.table_stride >= 0 && target.block_stride >= 0, "the tables of blocks are out of range");
+    const bool ternary = target.stored == static_cast<int64_t>(Stored::ternary);
+    const bool scaled = target.stored == static_cast<int64_t>(Stored::int8) || (ternary && !target.group);
+    check(target.stored >= 0 && target.stored <= static_cast<int64_t>(Stored::ternary) && (!scaled || target.scales),
+          "the embedding has no such type");
+    check(!ternary || (target.planes >= 1 && target.planes <= kMostPlanes && target.row_bytes >= (target.width + 3) / 4 &&
+                       target.group >= 0 && target.group % 32 == 0 && (!target.tied || target.group)),
+          "the planes of the embedding are out of range");
+    check(!target.commit || (target.slots && target.states && target.state_numbers && target.state_count >= 0 &&
+                         target.table_floats >= 0 && target.slot_floats >= 0 && target.slot_rows >= 1 && target.slot_count >= 1),
+          "the slots of the recurrent states are out of range");
+}
+
+void check_coupling(int64_t coupling, const SamplingOptions* options) {
+    check(coupling >= 0 && coupling <= static_cast<int64_t>(Coupling::random) && (!coupling || options), "there is no such coupling");
+}
+
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
 EDGEDEC_API int32_t edgedec_loop_abi() { return 11; }
 
-// Sizes of the arguments of edgedec_loop_rounds, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both.
+// Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
-    return static_cast<int64_t>(kind == 0 ? sizeof(TargetArguments) : kind == 1 ? sizeof(TextArguments) : sizeof(RoundsArguments));
+    constexpr size_t kSizes[] = {sizeof(TargetArguments), sizeof(TextArguments), sizeof(RoundsArguments), sizeof(ModelArguments)};
+    return static_cast<int64_t>(kSizes[kind]);
 }
 
 EDGEDEC_API const char* edgedec_loop_error() { return last_error.c_str(); }
@@ -95,6 +117,21 @@ EDGEDEC_API void* edgedec_loop_draft_open(int64_t kind, int64_t vocab, int64_t s
     guarded([&] {
         check(kind >= 0 && kind < 4 && vocab >= 1 && size >= 0 && depth >= 0, "a draft cannot have these sizes");
         draft = kKinds[kind](vocab, size, depth).release();
+        return 0;
+    });
+    return draft;
+}
+
+// Opens the draft `model`; null after an error. The arguments stay the caller's.
+EDGEDEC_API void* edgedec_loop_model_open(ModelArguments* arguments, int64_t vocab, int64_t depth) {
+    void* draft = nullptr;
+    guarded([&] {
+        check_target(*arguments->target);
+        check(!arguments->target->commit, "a draft model must have no recurrent states");
+        check(vocab >= 1 && depth >= 0 && arguments->ids >= 1 && arguments->ids <= arguments->target->vocab && arguments->end >= 0 &&
+                  arguments->rows >= 1 && arguments->rows <= std::min(kMaskBits, arguments->target->rows),
+              "a draft model cannot have these sizes");
+        draft = open_model(arguments, vocab, depth).release();
         return 0;
     });
     return draft;
@@ -143,16 +180,22 @@ EDGEDEC_API int64_t edgedec_loop_draft_observe(void* handle, const int32_t* acce
     });
 }
 
-// Grows a tree after a text, writes it to tokens and parents [nodes], and returns its number of nodes.
+// Grows a tree after a text, writes it to tokens and parents [nodes], and returns its number of nodes. `options` may be null
+// without coupling.
 EDGEDEC_API int64_t edgedec_loop_grow(void* draft, const int32_t* ids, int64_t length, int64_t policy, int64_t nodes,
                                       int64_t depth, const int32_t* level_sizes, int64_t level_count, const int32_t* places,
-                                      int32_t* tokens, int32_t* parents) {
+                                      int64_t coupling, const SamplingOptions* options, int64_t dropped, int32_t* tokens,
+                                      int32_t* parents) {
     return guarded([&] {
         const Text text{ids, length};
         const Levels levels{level_sizes, level_count, places};
         check_text(text);
         check_policy(policy, nodes, depth, levels);
+        check_coupling(coupling, options);
         Growth growth(static_cast<Draft*>(draft));
+        const SamplingOptions none{};
+        Sampler sampler(options ? *options : none);
+        growth.couple(static_cast<Coupling>(coupling), &sampler, dropped);
         const Tree& tree = growth.grow(static_cast<Policy>(policy), text, nodes, depth, levels, nullptr);
         std::copy(tree.tokens.begin(), tree.tokens.end(), tokens);
         std::copy(tree.parents.begin(), tree.parents.end(), parents);
@@ -189,26 +232,11 @@ EDGEDEC_API int64_t edgedec_loop_verify(const SamplingOptions* options, const in
 
 namespace {
 
-void check_target(const TargetArguments& target) {
-    check(target.vocab >= 1 && target.width >= 1 && target.block_rows >= 1 && target.rows >= 1,
-          "the sizes of the target are out of range");
-    check(target.kinds >= 1 && target.table_stride >= 0 && target.block_stride >= 0, "the tables of blocks are out of range");
-    const bool ternary = target.stored == static_cast<int64_t>(Stored::ternary);
-    const bool scaled = target.stored == static_cast<int64_t>(Stored::int8) || (ternary && !target.group);
-    check(target.stored >= 0 && target.stored <= static_cast<int64_t>(Stored::ternary) && (!scaled || target.scales),
-          "the embedding has no such type");
-    check(!ternary || (target.planes >= 1 && target.planes <= kMostPlanes && target.row_bytes >= (target.width + 3) / 4 &&
-                       target.group >= 0 && target.group % 32 == 0 && (!target.tied || target.group)),
-          "the planes of the embedding are out of range");
-    check(!target.commit || (target.slots && target.states && target.state_numbers && target.state_count >= 0 &&
-                         target.table_floats >= 0 && target.slot_floats >= 0 && target.slot_rows >= 1 && target.slot_count >= 1),
-          "the slots of the recurrent states are out of range");
-}
-
 void check_text_arguments(const TextArguments& arguments, const TargetArguments& target) {
     const int64_t vocab = target.vocab;
     check_text({arguments.text, arguments.length});
     check_policy(arguments.policy, arguments.nodes, arguments.depth, arguments.levels);
+    check_coupling(arguments.coupling, arguments.sampling);
     check_sampling(*arguments.sampling, vocab);
     check(arguments.held >= 0, "the number of blocks is out of range");
     check(arguments.nodes <= arguments.result_nodes, "the results have no room for the nodes of a tree");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "text.hpp"
@@ -81,6 +82,12 @@ class TextDraft : public Draft {
 
   private:
     Tokens path_;
+};
+
+// A draft's own failure: a pass of its model that failed, a logit that is no number, or no room for a row. The round runs in Python
+// then, which says what is wrong.
+struct DraftFailed : std::runtime_error {
+    DraftFailed() : std::runtime_error("the draft model failed") {}
 };
 
 constexpr int kTop = 10;         // tokens of the target that `stand` learns from after a node

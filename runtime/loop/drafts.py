@@ -38,10 +38,21 @@ class DraftHandle:
         address: the address; 0: the draft makes no guesses, in the library and in Python.
         certain: True if it has at most one guess after a node.
         prices: True if it makes use of the seconds of passes.
+        alone: True if Python's loop is faster for several texts, because it runs the passes of their draft models as one.
     """
 
-    def __init__(self, address: int, *, certain: bool, prices: bool = False) -> None:
-        self.address, self.certain, self.prices = address, certain, prices
+    def __init__(self, address: int, *, certain: bool, prices: bool = False, alone: bool = False) -> None:
+        self.address, self.certain, self.prices, self.alone = address, certain, prices, alone
+
+    def reserve(self, length: int) -> None:
+        """Prepare for guesses after texts of fewer than ``length`` tokens, which a call of the library then asks for.
+
+        Raises:
+            CacheFullError: the cache of a draft model has no room for them.
+        """
+
+    def finish(self) -> None:
+        """Take over what the library has left after the call."""
 
 
 NO_DRAFT = DraftHandle(0, certain=True)

@@ -8,9 +8,21 @@ from ctypes import CFUNCTYPE, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Protocol
 
+from edgedec.errors import DeviceError
+from edgedec.runtime.loop import Loop
 from edgedec.runtime.protocols import F32, I32, State
 
-__all__ = ["STORED", "SUBMIT", "WAIT", "Lender", "LendingState", "LoopInputs", "TargetArguments", "members"]
+__all__ = [
+    "STORED",
+    "SUBMIT",
+    "WAIT",
+    "Lender",
+    "LendingState",
+    "LoopInputs",
+    "TargetArguments",
+    "check_size",
+    "members",
+]
 
 # Types of an embedding, the values of ``Stored`` of target.hpp; uint8 are the codes of a ternary one.
 STORED = ("int8", "float32", "bfloat16", "float16", "uint8")
@@ -40,6 +52,17 @@ class TargetArguments(ctypes.Structure):
     )
 
 
+def check_size(library: Loop, kind: int, arguments: type[ctypes.Structure]) -> None:
+    """Check that the library lays a structure out as Python does; ``kind`` is that of edgedec_loop_arguments_size.
+
+    Raises:
+        DeviceError: it does not.
+    """
+    size = library.function("edgedec_loop_arguments_size")(kind)
+    if size != ctypes.sizeof(arguments):
+        raise DeviceError(f"{library.path} takes arguments of {size} bytes, not {ctypes.sizeof(arguments)}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoopInputs:
     """The inputs and outputs of passes of up to ``arguments.rows`` rows.
@@ -64,9 +87,13 @@ class LendingState(State, Protocol):
 
     Members:
         slot: the slot of its recurrent states, after ``reserve``; None: it has none.
+        goes_back: True if ``truncate`` can go back to every committed row.
     """
 
     slot: int | None
+
+    @property
+    def goes_back(self) -> bool: ...
 
     def reserve(self, rows: int) -> tuple[I32, int]:
         """Take the room for ``rows`` new rows. Return the table of blocks, int32, and the number of blocks in it."""

@@ -24,6 +24,7 @@ class TextRounds {
           sampler_(*arguments.sampling),
           nodes_(static_cast<size_t>(arguments.result_nodes)),
           learns_(arguments.draft && arguments.draft->learns_top()) {
+        growth_.couple(static_cast<Coupling>(arguments.coupling), &sampler_, arguments.dropped);
         text_.rounds = 0;
         text_.stop = static_cast<int64_t>(Stop::limit);
     }
@@ -40,8 +41,13 @@ class TextRounds {
         }
         const int64_t room = std::min(__atomic_load_n(&text_.nodes, __ATOMIC_RELAXED), left);
         const int64_t depth = std::min(__atomic_load_n(&text_.depth, __ATOMIC_RELAXED), room - 1);
-        tree_ = &growth_.grow(static_cast<Policy>(text_.policy), {text_.text, text_.length}, room, depth, text_.levels,
-                              text_.pass_costs);
+        try {
+            tree_ = &growth_.grow(static_cast<Policy>(text_.policy), {text_.text, text_.length}, room, depth, text_.levels,
+                                  text_.pass_costs);
+        } catch (const DraftFailed&) {
+            stop(Stop::draft);
+            return 0;
+        }
         draft_seconds_ = seconds_between(began, Clock::now());
         return tree_->size();
     }

@@ -20,6 +20,7 @@ enum class Stop : int32_t {
     failed = 2,    // `run` failed
     no_token = 3,  // a row's logits give no token
     unmoved = 4,   // `move` or `commit` failed
+    draft = 5,     // the draft failed
 };
 
 // A text and the results of its rounds, as `TextArguments` of runtime/loop/rounds.py lays them out.
@@ -33,7 +34,7 @@ struct TextArguments {
     int64_t slot;  // the slot of its recurrent states, if the model has such states
     // Guesses and verification.
     Draft* draft;
-    int64_t policy, nodes, depth;
+    int64_t policy, nodes, depth, coupling;
     Levels levels;
     const double* pass_costs;  // seconds of a pass over each number of rows up to `nodes`, the first of 0 rows; null: not known
     const SamplingOptions* sampling;

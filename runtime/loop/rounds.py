@@ -9,11 +9,10 @@ from ctypes import c_double, c_int64, c_void_p
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.errors import DeviceError
 from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.loop import Loop
 from edgedec.runtime.loop.drafts import DraftHandle
-from edgedec.runtime.loop.inputs import LoopInputs, members
+from edgedec.runtime.loop.inputs import LoopInputs, TargetArguments, check_size, members
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.loop.trees import CompiledGrowth
 from edgedec.runtime.protocols import I32
@@ -29,7 +28,7 @@ _SECONDS = ("draft_seconds", "verify_seconds", "commit_seconds")  # float64 [rou
 class Stop:
     """Reasons for the end of the rounds of a text, the values of ``Stop`` of rounds.hpp."""
 
-    LIMIT, ROWS, FAILED, NO_TOKEN, UNMOVED = range(5)
+    LIMIT, ROWS, FAILED, NO_TOKEN, UNMOVED, DRAFT = range(6)
 
 
 class TextArguments(ctypes.Structure):
@@ -38,7 +37,7 @@ class TextArguments(ctypes.Structure):
     _fields_ = (
         *(("text", c_void_p), *members(c_int64, "length", "positions")),
         *(("blocks", c_void_p), *members(c_int64, "held", "slot")),
-        *(("draft", c_void_p), *members(c_int64, "policy", "nodes", "depth")),
+        *(("draft", c_void_p), *members(c_int64, "policy", "nodes", "depth", "coupling")),
         *(("level_sizes", c_void_p), ("level_count", c_int64), ("places", c_void_p), ("pass_costs", c_void_p)),
         *(("sampling", c_void_p), ("dropped", c_int64)),
         *(("ends", c_void_p), *members(c_int64, "end_count", "most_tokens")),
@@ -123,7 +122,7 @@ class TextRounds:
                 array = np.zeros(shape, kind)
                 setattr(self, name, array)
                 setattr(arguments, name, array.ctypes.data)
-        _check_size(library, 1, arguments)
+        check_size(library, 1, TextArguments)
 
     def set_text(self, length: int, most_tokens: int) -> None:
         """Set the tokens of the text, all but the last of which are in the cache, and the number of tokens to write."""
@@ -151,7 +150,7 @@ class TextRounds:
             sizes = np.array([len(level) for level in growth.levels], np.int32)
             places = np.array([place for level in growth.levels for place in level], np.int32)
             self.growth, self._levels = growth, (sizes, places)
-            arguments.policy, arguments.level_count = growth.policy, len(sizes)
+            arguments.policy, arguments.level_count, arguments.coupling = growth.policy, len(sizes), growth.coupling
             arguments.level_sizes, arguments.places = sizes.ctypes.data, places.ctypes.data
 
 
@@ -183,8 +182,8 @@ class RoundsCall:
         )
         self.address = ctypes.addressof(self._arguments)
         self._call = library.function("edgedec_loop_rounds")
-        _check_size(library, 0, inputs.arguments)
-        _check_size(library, 2, self._arguments)
+        check_size(library, 0, TargetArguments)
+        check_size(library, 2, RoundsArguments)
 
     def run(self, rounds: int, seconds: float, pause: Pause | None = None) -> int:
         """Run rounds and return their number.
@@ -201,9 +200,3 @@ class RoundsCall:
         self._arguments.pause = None if pause is None else pause.address
         self._library.check(self._call(self.address))
         return max(int(text.arguments.rounds) for text in self.texts)
-
-
-def _check_size(library: Loop, kind: int, arguments: ctypes.Structure) -> None:
-    size = library.function("edgedec_loop_arguments_size")(kind)
-    if size != ctypes.sizeof(arguments):
-        raise DeviceError(f"{library.path} takes arguments of {size} bytes, not {ctypes.sizeof(arguments)}")

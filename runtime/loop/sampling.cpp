@@ -100,42 +100,49 @@ int64_t largest(const float* logits, int64_t n) {
     return std::find(logits, logits + n, top) - logits;
 }
 
+// Sets `recent_` to the recent tokens in ascending order. Returns whether any option changes logits.
+bool Sampler::remember(Text text, const Tokens& path) {
+    const SamplingOptions& options = options_;
+    recent_.clear();
+    if (options.repeat_penalty == 1 && options.presence_penalty == 0 && options.frequency_penalty == 0) return options.biases > 0;
+    const int64_t total = text.length + static_cast<int64_t>(path.size());
+    const int64_t begin = options.repeat_last_n < 0 ? 0 : std::max<int64_t>(0, total - options.repeat_last_n);
+    recent_.assign(text.ids + std::min(begin, text.length), text.ids + text.length);
+    recent_.insert(recent_.end(), path.begin() + std::max<int64_t>(0, begin - text.length), path.end());
+    std::sort(recent_.begin(), recent_.end());
+    return true;
+}
+
+// Returns the logit of a token after bias and penalties.
+float Sampler::changed(float before, int32_t id) const {
+    const SamplingOptions& options = options_;
+    auto score = static_cast<double>(before);
+    for (int64_t at = 0; at < options.biases; ++at)
+        if (options.bias_ids[at] == id) score += options.bias_values[at];
+    const auto times = std::equal_range(recent_.begin(), recent_.end(), id);
+    if (times.first != times.second) {
+        const auto count = static_cast<double>(times.second - times.first);
+        score = score <= 0 ? score * options.repeat_penalty : score / options.repeat_penalty;
+        score -= count * options.frequency_penalty + options.presence_penalty;
+    }
+    constexpr auto kLimit = static_cast<double>(std::numeric_limits<float>::max());
+    const bool infinite = std::isinf(before) || score == -std::numeric_limits<double>::infinity();
+    if (!infinite) score = std::min(std::max(score, -kLimit), kLimit);
+    return static_cast<float>(score);
+}
+
 // Changes logits by bias and penalties, remembers the old ones in `changed_`, and returns the number of changed logits.
 int64_t Sampler::penalize(float* logits, int64_t size, Text text, const Tokens& path) {
     changed_.clear();
-    const SamplingOptions& options = options_;
-    const bool penalizes = options.repeat_penalty != 1 || options.presence_penalty != 0 || options.frequency_penalty != 0;
-    if (!options.biases && !penalizes) return 0;
-    recent_.clear();
-    if (penalizes) {
-        const auto tail = static_cast<int64_t>(path.size());
-        const int64_t total = text.length + tail;
-        const int64_t begin = options.repeat_last_n < 0 ? 0 : std::max<int64_t>(0, total - options.repeat_last_n);
-        recent_.assign(text.ids + std::min(begin, text.length), text.ids + text.length);
-        recent_.insert(recent_.end(), path.begin() + std::max<int64_t>(0, begin - text.length), path.end());
-        std::sort(recent_.begin(), recent_.end());
-    }
+    if (!remember(text, path)) return 0;
     ids_ = recent_;
-    ids_.insert(ids_.end(), options.bias_ids, options.bias_ids + options.biases);
+    ids_.insert(ids_.end(), options_.bias_ids, options_.bias_ids + options_.biases);
     std::sort(ids_.begin(), ids_.end());
     ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
     for (const int32_t id : ids_) {
         if (id < 0 || id >= size) continue;
-        const float before = logits[id];
-        auto score = static_cast<double>(before);
-        for (int64_t at = 0; at < options.biases; ++at)
-            if (options.bias_ids[at] == id) score += options.bias_values[at];
-        const auto times = std::equal_range(recent_.begin(), recent_.end(), id);
-        if (times.first != times.second) {
-            const auto count = static_cast<double>(times.second - times.first);
-            score = score <= 0 ? score * options.repeat_penalty : score / options.repeat_penalty;
-            score -= count * options.frequency_penalty + options.presence_penalty;
-        }
-        constexpr auto kLimit = static_cast<double>(std::numeric_limits<float>::max());
-        const bool infinite = std::isinf(before) || score == -std::numeric_limits<double>::infinity();
-        if (!infinite) score = std::min(std::max(score, -kLimit), kLimit);
-        changed_.emplace_back(id, before);
-        logits[id] = static_cast<float>(score);
+        changed_.emplace_back(id, logits[id]);
+        logits[id] = changed(logits[id], id);
     }
     return static_cast<int64_t>(changed_.size());
 }
@@ -267,6 +274,39 @@ void Sampler::distribution(float* logits, int64_t vocab, Text text, const Tokens
         for (const Probable& one : probable_) probs[one.id] = one.prob;
     }
     restore(logits);
+}
+
+void Sampler::sparse(Guesses& guesses, Text text, const Tokens& path) {
+    Tokens tokens;
+    std::vector<float> scores;
+    const bool changes = remember(text, path);
+    for (const Guess& one : guesses) {
+        if (!(one.prob > 0)) continue;
+        const float score = std::log(one.prob);
+        tokens.push_back(one.id);
+        scores.push_back(changes ? changed(score, one.id) : score);
+    }
+    guesses.clear();
+    if (options_.temperature == 0) {
+        guesses.push_back({tokens[static_cast<size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin())], 1.0f});
+        return;
+    }
+    keep(scores.data(), static_cast<int64_t>(scores.size()));
+    weigh(scores.data());
+    for (const Probable& one : probable_) guesses.push_back({tokens[static_cast<size_t>(one.id)], one.prob});
+}
+
+void Sampler::couple(Guesses& guesses, int64_t position) const {
+    constexpr double kShared = 0.3;
+    const uint64_t key = key_of(options_.seed, options_.sample, static_cast<uint64_t>(position));
+    double before = 0.0, after = 0.0;
+    std::vector<double> weights;
+    for (const Guess& one : guesses) {
+        before += static_cast<double>(one.prob);
+        weights.push_back(static_cast<double>(one.prob) * std::pow(-portable_log(uniform(key, one.id)), -kShared));
+        after += weights.back();
+    }
+    for (size_t at = 0; at < guesses.size(); ++at) guesses[at].prob = static_cast<float>(weights[at] * (before / after));
 }
 
 void Sampler::likeliest(const float* logits, int64_t vocab, TopTokens& top) const {

@@ -37,12 +37,20 @@ class Sampler {
     // otherwise of the distribution that `token` was called for last.
     void likeliest(const float* logits, int64_t vocab, TopTokens& top) const;
 
+    // Processes a draft's own probabilities as the logits are, at least one of which is above 0: `Sampler.sparse`.
+    void sparse(Guesses& guesses, Text text, const Tokens& path);
+
+    // Weighs a distribution with the numbers of a position: `coupled` of runtime/coupling.py.
+    void couple(Guesses& guesses, int64_t position) const;
+
   private:
     struct Probable {
         int32_t id;
         float prob;
     };
 
+    bool remember(Text text, const Tokens& path);
+    float changed(float before, int32_t id) const;
     int64_t penalize(float* logits, int64_t size, Text text, const Tokens& path);
     void restore(float* logits);
     void keep(const float* logits, int64_t size);

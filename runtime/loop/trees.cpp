@@ -39,10 +39,18 @@ void Growth::expand(const Tokens& nodes, int64_t most) {
     draft_->expand(text_, tree_, asked_, guesses_);
     for (size_t at = 0; at < asked_.size(); ++at) {
         Guesses& guesses = guesses_[at];
+        if (coupling_ != Coupling::none && guesses.size() > 1) couple(asked_[at], guesses);
         std::stable_sort(guesses.begin(), guesses.end(), [](const Guess& a, const Guess& b) { return a.prob > b.prob; });
         if (static_cast<int64_t>(guesses.size()) > most) guesses.resize(static_cast<size_t>(most));
         children_[static_cast<size_t>(asked_[at])] = {guesses, 0};
     }
+}
+
+void Growth::couple(int32_t node, Guesses& guesses) {
+    Tokens path;
+    tree_.path_to(node, path);
+    if (draft_->raw()) sampler_->sparse(guesses, text_, path);
+    if (coupling_ == Coupling::random) sampler_->couple(guesses, dropped_ + text_.length + static_cast<int64_t>(path.size()));
 }
 
 // Appends the next child of a node; returns false if there is none.

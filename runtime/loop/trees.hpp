@@ -18,9 +18,19 @@ struct Levels {
     const int32_t* places;
 };
 
+// What changes guesses before the tree takes them: `Coupled` of runtime/coupling.py.
+enum class Coupling : int32_t { none = 0, processed = 1, random = 2 };
+
 class Growth {
   public:
     explicit Growth(Draft* draft) : draft_(draft) {}
+
+    // Changes guesses from now on. `dropped` tokens of the sequence come before the text.
+    void couple(Coupling coupling, Sampler* sampler, int64_t dropped) {
+        coupling_ = coupling;
+        sampler_ = sampler;
+        dropped_ = dropped;
+    }
 
     // Grows a tree of at most `nodes` nodes and `depth` levels below the root; without a draft it is a root. `costs` is that of
     // `Draft::meet`.
@@ -39,7 +49,12 @@ class Growth {
     void by_levels(Levels levels);
     void best_first();
 
+    void couple(int32_t node, Guesses& guesses);
+
     Draft* draft_;
+    Sampler* sampler_ = nullptr;
+    Coupling coupling_ = Coupling::none;
+    int64_t dropped_ = 0;
     Tree tree_;
     std::vector<int64_t> depths_;
     std::vector<Children> children_;

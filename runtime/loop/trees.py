@@ -8,9 +8,20 @@ from typing import NamedTuple
 from edgedec.runtime.loop.drafts import DraftHandle
 from edgedec.runtime.protocols import F32, Limits
 
-__all__ = ["BEST_FIRST", "CHAIN", "LEVELS", "CompiledGrowth", "GrowthRule", "always"]
+__all__ = [
+    "BEST_FIRST",
+    "CHAIN",
+    "LEVELS",
+    "PROCESSED",
+    "RANDOM",
+    "UNCOUPLED",
+    "CompiledGrowth",
+    "GrowthRule",
+    "always",
+]
 
 CHAIN, LEVELS, BEST_FIRST = range(3)  # values of ``Policy`` of trees.hpp
+UNCOUPLED, PROCESSED, RANDOM = range(3)  # values of ``Coupling``
 
 
 class CompiledGrowth(NamedTuple):
@@ -20,11 +31,13 @@ class CompiledGrowth(NamedTuple):
         policy: ``CHAIN``, ``LEVELS`` or ``BEST_FIRST``.
         levels: for ``LEVELS``, for each level below the root the parents of its nodes, as places in the level above.
         prices: True if the growth makes use of the seconds of passes.
+        coupling: ``UNCOUPLED``, ``PROCESSED`` or ``RANDOM``, see ``Coupled``.
     """
 
     policy: int
     levels: tuple[tuple[int, ...], ...] = ()
     prices: bool = False
+    coupling: int = UNCOUPLED
 
 
 # (draft, limits of the tree, acceptance as in ``TreePolicy``) -> the growth; None: the library does not grow such a tree.

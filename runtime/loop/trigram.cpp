@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kStep = 0.04, kCap = 3.0, kVisits = 150.0;
 constexpr int64_t kRecent = 16;
-constexpr int kSuccessors = kMostGuesses;
+constexpr int kSuccessors = 12;
 
 struct Share {
     int32_t id;

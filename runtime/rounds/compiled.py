@@ -203,7 +203,7 @@ def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | No
     lead = plans[0].text
     inputs = lead.lender.inputs
     rows = lead.nodes if len(plans) == 1 else sum([plan.nodes for plan in plans])
-    if rows > inputs.arguments.rows:
+    if rows > inputs.arguments.rows or (len(plans) > 1 and any(plan.depth and plan.text.draft.alone for plan in plans)):
         return None
     together, rounds = _together(inputs, plans), _rounds(plans)
     _reserve(plans, rounds)
@@ -211,7 +211,12 @@ def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | No
         plan.text.rounds.set_text(plan.length, plan.tokens)
         plan.text.rounds.set_size(plan.nodes, plan.depth)
         plan.text.rounds.set_growth(plan.growth)
-    count = together.call.run(rounds, _seconds(plans), lead.request.pause)
+    try:
+        count = together.call.run(rounds, _seconds(plans), lead.request.pause)
+    finally:
+        for plan in plans:
+            if plan.depth:
+                plan.text.draft.finish()
     return _results(together, plans, count)
 
 
@@ -264,7 +269,10 @@ def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
     while True:
         try:
             for plan in plans:
-                blocks, held = plan.state.reserve(plan.rows(rounds))
+                rows = plan.rows(rounds)
+                if plan.depth:
+                    plan.text.draft.reserve(plan.length + rows)
+                blocks, held = plan.state.reserve(rows)
                 plan.text.rounds.set_room(blocks, held, plan.state.slot)
             return
         except CacheFullError:

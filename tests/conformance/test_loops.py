@@ -43,6 +43,7 @@ from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.sampling.target_top import top_taps
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.verifiers.match import Match
+from tests.conformance.support.library import grown_tree
 from tests.runtime.support.bench_decoders import PROMPT, VOCAB, make_pair
 
 LIBRARY = loop.load()
@@ -78,16 +79,7 @@ def compiled_tree(draft: Draft, policy: Any, text: I32, limits: Limits, accept: 
     """Return the tree that the library grows by itself."""
     assert LIBRARY is not None
     assert isinstance(draft, CompiledDraft)
-    growth = policy.compiled(draft.compiled, limits, accept)
-    sizes = np.array([len(level) for level in growth.levels], np.int32)
-    places = np.array([place for level in growth.levels for place in level], np.int32)
-    tokens, parents = np.empty(limits.nodes, np.int32), np.empty(limits.nodes, np.int32)
-    count = LIBRARY.call(
-        "edgedec_loop_grow",
-        *(draft.compiled.address, text.ctypes.data, len(text), growth.policy, limits.nodes, limits.depth),
-        *(sizes.ctypes.data, len(sizes), places.ctypes.data, tokens.ctypes.data, parents.ctypes.data),
-    )
-    return TokenTree(tokens=tokens[:count], parents=parents[:count], draft={})
+    return grown_tree(LIBRARY, draft.compiled, policy.compiled(draft.compiled, limits, accept), text, limits)
 
 
 @pytest.mark.thorough

@@ -21,7 +21,7 @@ int64_t edgedec_loop_draft_expand(void*, const int32_t*, int64_t, const int32_t*
                                   int32_t*, float*, int32_t*);
 int64_t edgedec_loop_draft_observe(void*, const int32_t*, int64_t, int32_t, const float*, const float*, int64_t);
 int64_t edgedec_loop_grow(void*, const int32_t*, int64_t, int64_t, int64_t, int64_t, const int32_t*, int64_t, const int32_t*,
-                          int32_t*, int32_t*);
+                          int64_t, const edgedec::SamplingOptions*, int64_t, int32_t*, int32_t*);
 int64_t edgedec_loop_distribution(const edgedec::SamplingOptions*, float*, int64_t, const int32_t*, int64_t, float*);
 int64_t edgedec_loop_verify(const edgedec::SamplingOptions*, const int32_t*, const int32_t*, int64_t, float*, int64_t,
                             const int32_t*, int64_t, int64_t, int32_t*, int64_t*);
@@ -92,10 +92,15 @@ void drafts() {
                 int32_t tokens[64], parents[64], nodes[64], ids[64 * 16], sizes[64];
                 float probs[64 * 16], top_ids[64 * 10], top_probs[64 * 10];
                 const Shape shape;
+                const int32_t biased[] = {3, 4};
+                const double biases[] = {0.5, -1.0};
+                edgedec::SamplingOptions sampling = options(biased, biases);
+                const int64_t coupling = number(3) ? 0 : number(5) - 1;
                 // The order in which arguments are evaluated depends on the processor, so no call has two numbers.
                 const int64_t policy = number(5) - 1, most = number(80) - 2, levels = number(4), deepest = number(10);
                 int64_t n = edgedec_loop_grow(draft, text.data(), static_cast<int64_t>(text.size()), policy, most, deepest,
-                                              shape.sizes, levels, shape.places, tokens, parents);
+                                              shape.sizes, levels, shape.places, coupling, number(9) ? &sampling : nullptr, round,
+                                              tokens, parents);
                 put(n);
                 if (n < 1) {  // refused: a tree of its own, which may be none
                     n = 1 + number(10);
@@ -225,6 +230,7 @@ struct DriverText {
             arguments.draft = nullptr;
         }
         arguments.policy = number(3);
+        arguments.coupling = number(3);
         const int64_t more = number(20) == 0;
         arguments.nodes = arguments.policy == 1 ? 8 : 1 + number(kNodes + more);
         arguments.depth = number(7);

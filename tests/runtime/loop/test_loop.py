@@ -21,12 +21,15 @@ from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.runtime import loop
 from edgedec.runtime.kernels.recipe import KernelBuildError, build_loop, find_compiler
 from edgedec.runtime.loop.drafts import CompiledDraft
-from edgedec.runtime.loop.inputs import SUBMIT, TargetArguments
-from edgedec.runtime.loop.rounds import MOST_ROUNDS, RoundsArguments, TextArguments
+from edgedec.runtime.loop.inputs import SUBMIT, WAIT, TargetArguments
+from edgedec.runtime.loop.model import ModelArguments
+from edgedec.runtime.loop.rounds import MOST_ROUNDS, RoundsArguments, Stop, TextArguments
 from edgedec.runtime.loop.sampling import CompiledSampling
+from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth
 from edgedec.runtime.protocols import I32, Limits, Outcome, TargetInfo, TokenTree
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
+from tests.conformance.support.library import grown_tree
 
 LIBRARY = loop.load()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
@@ -100,7 +103,7 @@ def test_a_growth_that_has_no_tree_is_refused(
         LIBRARY.call(
             "edgedec_loop_grow",
             *(one.compiled.address, TEXT.ctypes.data, len(TEXT), policy, nodes, 3),
-            *(level_sizes, len(sizes), where, tokens, parents),
+            *(level_sizes, len(sizes), where, 0, None, 0, tokens, parents),
         )
 
 
@@ -110,6 +113,7 @@ class TinyCall:
     Members:
         address: address of the arguments.
         target, text, call: the arguments.
+        arrays: their arrays by name.
     """
 
     def __init__(self, run: object) -> None:
@@ -152,7 +156,73 @@ class TinyCall:
             pass_began=seconds[1].ctypes.data,
         )
         self.address = addressof(self.call)
-        self._alive = (sampling, file, inputs, results, seconds, pointers, run, commit)
+        self.arrays = inputs | results
+        self._alive = (sampling, file, seconds, pointers, run, commit)
+
+
+@needs_library
+@pytest.mark.parametrize("coupling", [-1, 1, 3])
+def test_a_coupling_that_is_none_is_refused(coupling: int) -> None:
+    """The second one lacks sampling options."""
+    assert LIBRARY is not None
+    growth = CompiledGrowth(CHAIN, coupling=coupling)
+    with pytest.raises(EdgedecError, match="there is no such coupling"):
+        grown_tree(LIBRARY, draft().compiled, growth, TEXT, Limits(nodes=4, depth=3, positions=64))
+
+
+@needs_library
+@pytest.mark.parametrize("change", [{"ids": 0}, {"ids": 4}, {"rows": 0}, {"rows": 2}, {"end": -1}])
+def test_a_draft_model_of_other_sizes_is_refused(change: dict[str, int]) -> None:
+    """The target has 3 ids, and passes of 1 row."""
+    assert LIBRARY is not None
+    tiny = TinyCall(SUBMIT(lambda session, rows, results: 0))
+    tiny.target.commit = None
+    arguments = ModelArguments(target=addressof(tiny.target), **{"end": 8, "ids": 3, "rows": 1, **change})
+    assert LIBRARY.function("edgedec_loop_model_open")(addressof(arguments), 3, 2) is None
+    with pytest.raises(EdgedecError, match="a draft model cannot have these sizes"):
+        LIBRARY.check(-1)
+
+
+@needs_library
+def test_a_draft_model_with_recurrent_states_is_refused() -> None:
+    assert LIBRARY is not None
+    tiny = TinyCall(SUBMIT(lambda session, rows, results: 0))
+    arguments = ModelArguments(target=addressof(tiny.target), end=8, ids=3, rows=1)
+    assert LIBRARY.function("edgedec_loop_model_open")(addressof(arguments), 3, 2) is None
+    with pytest.raises(EdgedecError, match="a draft model must have no recurrent states"):
+        LIBRARY.check(-1)
+
+
+@needs_library
+def test_the_loop_waits_for_a_pass_that_runs_elsewhere() -> None:
+    """The pass runs in a thread that begins after ``submit``, and its logits are there once ``wait`` has returned."""
+    assert LIBRARY is not None
+    threads: list[threading.Thread] = []
+    submitted = threading.Event()
+
+    def work() -> None:
+        submitted.wait()
+        tiny.arrays["logits"][...] = [0, 0, 1]
+
+    def submit(session: int, rows: int, results: int) -> int:
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        return 0
+
+    def wait(session: int) -> int:
+        submitted.set()
+        threads[-1].join()
+        return 0
+
+    tiny = TinyCall(SUBMIT(submit))
+    tiny.arrays["logits"][...] = np.nan
+    tiny.target.wait = waiting = WAIT(wait)
+    LIBRARY.call("edgedec_loop_rounds", tiny.address)
+    assert (tiny.text.rounds, tiny.arrays["text"][1]) == (1, 2)
+    tiny.target.wait = failing = WAIT(lambda session: -1)
+    LIBRARY.call("edgedec_loop_rounds", tiny.address)
+    assert (tiny.text.rounds, tiny.text.stop) == (0, Stop.FAILED)
+    del waiting, failing
 
 
 @needs_library
