@@ -41,7 +41,7 @@ from edgedec.runtime.protocols import (
 )
 from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.rounds.ahead import Ahead, root_alone
-from edgedec.runtime.rounds.compiled import CompiledText, DoneRounds, NextRounds, compiled_text, run_rounds
+from edgedec.runtime.rounds.compiled import CompiledText, DoneRounds, NextRounds, compiled_text, run_rounds, say_python
 from edgedec.runtime.rounds.cost import CostBeside, ObservedCost
 from edgedec.runtime.rounds.round import RoundParts, begin_round, end_round, grow, speculative_round
 from edgedec.runtime.rounds.statistics import RoundClock, Rounds, RoundSeconds
@@ -268,7 +268,11 @@ class AutoregressiveSequence(PromptSequence):
     def _compile(self) -> None:
         """Prepare the rounds of the compiled loop, if it knows all of their parts."""
         target, self._compiled = self._decoder.target, None
-        if not self._decoder.overlaps and not self._decoder.target_taps:
+        if self._decoder.overlaps:
+            say_python("the next tree grows while a pass runs")
+        elif self._decoder.target_taps:
+            say_python("the drafter reads the target's values")
+        else:
             self._compiled = compiled_text(
                 target, self.request, self._draft, self._limits, self._ids, self._decoder.price
             )

@@ -18,7 +18,7 @@ struct Levels {
     const int32_t* places;
 };
 
-// What changes guesses before the tree takes them: `Coupled` of runtime/coupling.py.
+// The changes of guesses before the tree takes them: `Coupled` of runtime/coupling.py.
 enum class Coupling : int32_t { none = 0, processed = 1, random = 2 };
 
 class Growth {

@@ -9,6 +9,8 @@ While passes are short, a call runs several rounds and returns their tokens toge
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -28,8 +30,9 @@ from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth, GrowthRule
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, Outcome, Request, State, Target, TokenTree
 from edgedec.runtime.rounds.statistics import RoundSeconds
 
-__all__ = ["CompiledRound", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds"]
+__all__ = ["CompiledRound", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds", "say_python"]
 
+_LOG = logging.getLogger(__name__)
 _PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
 _MEMORY = 8  # passes the fastest of which counts, because other processes only slow a pass down
 _COSTS_AGE = 8  # calls after which the cost model is evaluated again
@@ -322,7 +325,7 @@ def _no_token(request: Request, logits: F32, row: int) -> Exception:
 def compiled_text(
     target: Target, request: Request, draft: Draft, limits: Limits, text: I32, cost: CostModel
 ) -> CompiledText | None:
-    """Return a text in the compiled loop; None if a part of its rounds is not compiled, or without the library.
+    """Return a text in the compiled loop; None without the library, or if a part is not compiled, which is logged.
 
     Args:
         target: the target of the rounds.
@@ -333,22 +336,42 @@ def compiled_text(
         cost: expected duration of passes.
     """
     nodes = min(limits.nodes, request.tree_nodes or limits.nodes) if limits.depth else 1
-    lender: Lender | None = _part(target)
+    library, lender = loop.load(), _part(target)
     handle: DraftHandle | None = _part(draft) if limits.depth else NO_DRAFT
-    if (
-        request.sampler is None
-        or request.logprobs is not None
-        or request.top_k
-        or not _part(request.verifier)
-        or (isinstance(request.verifier, CertainVerifier) and not request.greedy)
-        or handle is None
-        or lender is None
-        or nodes > MOST_NODES
-        or (library := loop.load()) is None
-    ):
-        return None
     rule: GrowthRule | None = _part(request.policy)
-    return CompiledText(library, request, text, lender=lender, draft=handle, rule=rule, nodes=nodes, cost=cost)
+    if library is None:
+        return None
+    if lender is None:
+        why = f"{_name(target)} lends no inputs"
+    elif request.sampler is None:
+        why = "the text has a sampler of its own"
+    elif request.logprobs is not None:
+        why = "log-probabilities are wanted"
+    elif request.top_k:
+        why = f"the target returns the {request.top_k} likeliest tokens in the place of rows"
+    elif not _part(request.verifier) or (isinstance(request.verifier, CertainVerifier) and not request.greedy):
+        why = f"the verifier {_name(request.verifier)} is not compiled"
+    elif handle is None:
+        why = "the drafter, or a draft model of it, is not compiled"
+    elif limits.depth and rule is None:
+        why = f"the tree policy {_name(request.policy)} is not compiled, or draws its children"
+    elif nodes > MOST_NODES:
+        why = f"a tree may have {nodes} nodes, more than {MOST_NODES}"
+    else:
+        return CompiledText(library, request, text, lender=lender, draft=handle, rule=rule, nodes=nodes, cost=cost)
+    say_python(why)
+    return None
+
+
+@functools.cache
+def say_python(why: str) -> None:
+    """Log once why rounds run in Python's loop."""
+    _LOG.info("loop: rounds run in Python, because %s", why)
+
+
+def _name(part: object) -> str:
+    """Return the name of the plug-in that a part of a round is from."""
+    return type(part).__module__.rpartition(".")[2].lstrip("_")
 
 
 def _part(part: object) -> Any:

@@ -24,6 +24,7 @@ from edgedec.runtime.loop.inputs import SUBMIT
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Draft, Limits, Request, Target, TargetInfo, TokenTree
+from edgedec.runtime.rounds.compiled import compiled_text, say_python
 from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
@@ -217,14 +218,10 @@ def test_texts_are_equal(pair: Pair, target: Target, config: SamplingConfig, tex
 
 def test_a_draft_model_with_recurrent_states_drafts_in_python(pair: Pair, tmp_path: Any) -> None:
     shape: dict[str, Any] = {
-        "model_type": "mamba2",
-        "hidden_size": 32,
-        "num_heads": 4,
-        "head_dim": 16,
-        "state_size": 8,
-        "n_groups": 2,
+        **{"model_type": "mamba2", "hidden_size": 32, "num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 2},
+        **{"num_hidden_layers": 2, "expand": 2},
     }
-    made = make_pair(tmp_path, **shape, num_hidden_layers=2, expand=2).small
+    made = make_pair(tmp_path, **shape).small
     info = TargetInfo(
         vocab=IDS, tokenizer_hash=made.tokenizer_hash, positions=500, taps=(), masks="any", batch_invariant=True
     )
@@ -252,6 +249,7 @@ def failing(pair: Pair) -> Iterator[Callable[[int], Any]]:
             ObservedCost(),
         )._target
         assert isinstance(loaded, CpuTarget)
+        assert loaded.compiled is not None
         inputs, left = loaded.compiled.inputs, [passes]
         usual = SUBMIT(loaded.session.run_function)
 
@@ -276,3 +274,33 @@ def test_a_draft_that_fails_in_the_library_loses_no_token(target: Target, failin
     wish = request(SamplingConfig(temperature=0), "chain", ahead_seconds=1e9)
     expected, _ = write(target, "none", [wish])
     assert write(target, failing(7), [wish]) == (expected, [True])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"logprobs": 2}, "log-probabilities are wanted"),
+        ({"verifier": create_verifier("typical", 0.8)}, "the verifier typical is not compiled"),
+        (
+            {"policy": create_policy("chain", np.random.default_rng(0))},
+            "the tree policy chain is not compiled, or draws",
+        ),
+        ({"sampler": None}, "the text has a sampler of its own"),
+        ({"top_k": 4}, "the target returns the 4 likeliest tokens"),
+    ],
+)
+def test_the_reason_for_python_s_loop_is_said_once(
+    pair: Pair, target: Target, change: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    say_python.cache_clear()
+    caplog.set_level("INFO")
+    for _ in range(2):
+        decoder = open_decoder(
+            target, target.open(WIDE), drafter=model.create(pair.small, threads=1), vocab_limit=VOCAB
+        )
+        draft, wish = decoder.open_draft(WIDE), replace(request(SAMPLED, "chain"), **change)
+        assert compiled_text(target, wish, draft, WIDE, PROMPT, decoder.price) is None
+        decoder.state.close()
+    said = [record.getMessage() for record in caplog.records if "rounds run in Python" in record.getMessage()]
+    assert len(said) == 1
+    assert why in said[0]
