@@ -23,6 +23,7 @@ def drawing(root: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.thorough
 def test_the_picture_equals_the_imports() -> None:
     message = "docs/layers.svg is out of date: run .venv/bin/python .ci/draw_layers.py"
     assert drawing(ROOT).draw() == (ROOT / "docs" / "layers.svg").read_text("utf-8"), message

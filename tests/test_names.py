@@ -45,6 +45,7 @@ def doubled_here() -> dict[str, list[str]]:
     return doubled((str(file.relative_to(ROOT)), file.read_text("utf-8")) for file in files)
 
 
+@pytest.mark.thorough
 def test_each_public_class_has_a_name_of_its_own() -> None:
     strange = {name: paths for name, paths in doubled_here().items() if name not in SHARED}
     assert not strange, "rename one of each pair, or add the name with its reason to SHARED"

@@ -75,7 +75,7 @@ def names(output: str) -> set[str]:
     return set(re.findall(r"::(test_\w+)", output))
 
 
-@pytest.mark.thorough(sample=4)
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("options", "expected", "count"),
     [
@@ -103,6 +103,7 @@ def test_a_run_selects_its_rings(project: Path, options: tuple[str, ...], expect
     assert len(re.findall("::test_", output)) == count
 
 
+@pytest.mark.thorough
 def test_a_run_says_what_it_left_out(project: Path) -> None:
     code, output = run(project, "tests")
     assert code == 0, output
@@ -133,7 +134,7 @@ def test_start(tmp_path):
 """
 
 
-@pytest.mark.thorough(sample=4)
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("marker", "command", "refused"),
     [

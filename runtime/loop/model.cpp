@@ -1,6 +1,7 @@
 #include "model.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -228,7 +229,9 @@ class ModelDraft final : public Draft {
         if (rows > model_.rows || model_.length + rows > model_.held * model_.target->block_rows) throw DraftFailed();
         TargetPass pass(*model_.target, rows);
         pass.add({tokens_, parents_, model_.length, model_.blocks, -1});
+        const auto began = std::chrono::steady_clock::now();
         if (!pass.submit(&results) || !pass.wait()) throw DraftFailed();
+        model_.pass_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
         model_.loose = rows;
     }
 

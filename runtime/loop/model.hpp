@@ -21,6 +21,7 @@ struct ModelArguments {
     int64_t ids;                    // number of ids that both models and the tokenizer have
     int64_t rows;                   // most rows of a pass, at most kMaskBits
     int64_t loose;                  // rows of the last pass that are not committed; 0: they are lost
+    double pass_seconds;            // seconds of all passes so far
 };
 
 std::unique_ptr<Draft> open_model(ModelArguments* arguments, int64_t vocab, int64_t depth);

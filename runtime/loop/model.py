@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
-from ctypes import addressof, c_int64, c_void_p
+from ctypes import addressof, c_double, c_int64, c_void_p
 
 from edgedec.onnx.kv_cache import blocks_of
 from edgedec.runtime import loop
@@ -25,6 +25,7 @@ class ModelArguments(ctypes.Structure):
         *members(c_void_p, "target", "blocks"),
         *(("held", c_int64), ("tokens", c_void_p)),
         *members(c_int64, "length", "end", "ids", "rows", "loose"),
+        ("pass_seconds", c_double),
     )
 
 
@@ -72,6 +73,11 @@ class ModelHandle(DraftHandle):
         super().__init__(address, certain=False, alone=alone)
         close = library.function("edgedec_loop_draft_close")
         weakref.finalize(self, _close, close, address, arguments)
+
+    @property
+    def pass_seconds(self) -> float:
+        """Seconds of all passes of the draft model that the library has run."""
+        return float(self._arguments.pass_seconds)
 
     def reserve(self, length: int) -> None:
         """Take the room for the rows of ``length`` tokens, as far as the draft has positions for them.

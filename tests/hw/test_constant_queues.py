@@ -124,6 +124,7 @@ def test_constants_of_all_kinds_follow_one_another(beat_bytes: int, stall: float
     assert run(component, {}, counts, stall=stall, background=[feeder(component, sent)]) == expected
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("beat_bytes", [4, 8, 16])
 @pytest.mark.parametrize("name", MAKE)
 def test_latency_and_throughput_are_those_of_the_docstring(name: str, beat_bytes: int) -> None:

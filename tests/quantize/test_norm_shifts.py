@@ -36,6 +36,7 @@ def scaled(powers: dict[str, int], **changes: Any) -> dict[str, NDArray[Any]]:
     return contents
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("power", [-60, -24, -12, -1, 10, 30, 60])
 def test_matrices_and_norms_scaled_against_each_other_are_the_same_model(tmp_path: Path, power: int) -> None:
     base = run(write(tmp_path / "m", scaled({})), tmp_path / "b", "int4")

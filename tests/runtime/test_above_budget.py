@@ -131,7 +131,7 @@ def test_several_texts_share_a_streamed_model(bundles: Mapping[str, Bundle]) -> 
 
 
 @pytest.mark.nightly(sample=3)
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_texts_are_those_of_the_resident_model(bundles: Mapping[str, Bundle], drafter: str) -> None:
     path, spec = bundles["large"].path, spec_of(bundles, drafter)

@@ -195,6 +195,7 @@ def test_dropped_turns_are_counted_until_the_reset(session: Session) -> None:
     assert (conversation.turns, conversation.dropped, conversation.used) == ([], 0, 0)
 
 
+@pytest.mark.thorough
 def test_a_prompt_leaves_one_token_for_the_answer(session: Session) -> None:
     conversation, longest = Conversation(session, shift=False), ""
     for count in range(CONTEXT):

@@ -46,6 +46,7 @@ def test_no_end_token_is_written_before_the_least_number_of_tokens(session: Sess
     assert answer(session, sampling=sampling, least_tokens=1).tokens == answer(session, sampling=sampling).tokens
 
 
+@pytest.mark.thorough
 def test_a_further_id_ends_the_answer(session: Session) -> None:
     whole = answer(session)
     at = len(whole.tokens) // 2
@@ -61,6 +62,7 @@ def test_a_further_id_ends_the_answer(session: Session) -> None:
     assert answer(session, n_predict=at + 5, stop_tokens=(stop,), ignore_eos=True).tokens == made.tokens
 
 
+@pytest.mark.thorough
 def test_a_grammar_takes_further_ids_for_text(session: Session) -> None:
     digits = Grammar.regex("[0-9]{20}")
     whole = answer(session, grammar=digits)

@@ -194,7 +194,7 @@ def runs() -> Iterator[Runs]:
         yield Runs(prompts=[encode(tokenizer, text) for text in find_texts()], bundles=bundles)
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @needs_kernels
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_one_text_of_each_drafter_equals_the_plain_greedy_text(runs: Runs, drafter: str) -> None:

@@ -55,7 +55,7 @@ def test_the_measured_acceptance_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (last.accept != third).any()
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_policy_keeps_what_it_learned(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
     entries: list[tuple[int, int]] = []
@@ -74,7 +74,7 @@ def test_a_policy_keeps_what_it_learned(monkeypatch: pytest.MonkeyPatch, tempera
     assert [rounds for _, rounds in entries] == list(range(len(entries)))  # it never begins anew
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["static", "hardware"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_text_does_not_depend_on_the_answers_before_it(policy: str, temperature: float) -> None:

@@ -80,7 +80,7 @@ def answer(sampling: SamplingConfig, spec: SpecConfig, options: dict[str, Any]) 
         return session.generate(PROMPT, n_predict=16, sampling=sampling, **options)
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("drafter", ["none", "stand", "ngram"])
 @pytest.mark.parametrize("case", [*FEW, *WHOLE])
 def test_texts_and_figures_are_those_of_whole_rows(case: str, drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:

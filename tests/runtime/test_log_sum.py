@@ -28,6 +28,7 @@ def exact(row: F32) -> float:
     return float(scores.max()) + math.log(math.fsum(np.exp(scores - scores.max())))
 
 
+@pytest.mark.thorough
 @given(row=ROWS | NEAR_ROWS)
 def test_the_sum_is_close_to_the_exact_one(row: F32) -> None:
     bound = ERROR + len(row) * UNIT + 4 * math.ulp(exact(row))
@@ -42,6 +43,7 @@ def test_the_order_does_not_matter_and_weights_add_up(row: F32, seed: int) -> No
     assert weight_sum(row, row.max()) == sum(weight_sum(row[at : at + 1], row.max()) for at in range(len(row)))
 
 
+@pytest.mark.thorough
 @given(row=NEAR_ROWS)
 def test_a_weight_is_that_of_the_documented_steps(row: F32) -> None:
     """Use Python's integers, which have no width."""

@@ -31,6 +31,7 @@ def test_the_figures_are_those_of_a_softmax_over_the_ids_of_the_tokenizer() -> N
     assert token_logprobs(row, 3, top=0, vocab=4).logprob == -np.inf
 
 
+@pytest.mark.thorough
 @given(
     hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(-9, 9, width=32).map(round)),
     st.integers(1, 45),

@@ -47,6 +47,7 @@ def test_the_example_is_right() -> None:
     assert doctest.testmod(pooling, extraglobs={"np": np}).failed == 0
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kind", POOLINGS)
 def test_an_embedding_is_that_of_the_reference(session: Session, kind: Pooling) -> None:
     ids = session.encode(TEXT)

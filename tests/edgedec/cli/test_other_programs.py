@@ -40,6 +40,7 @@ def own(command: Any) -> set[str]:
     return {name for option in options for name in (*option.opts, *option.secondary_opts)}
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_option_of_another_program_is_refused_by_name_in_every_command(name: str) -> None:
     """No such option is split into letters, with or without a value."""

@@ -80,6 +80,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(("words", "meant"), CASES)
 def test_a_misspelt_name_gets_a_suggestion(edgedec: Edgedec, words: str, meant: str) -> None:
     outcome = edgedec(*words.split())

@@ -52,6 +52,7 @@ def stored(count: int, *, words: int, commit: int = 0) -> tuple[list[dict[str, A
     return items, flags
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("count", [1, MOST - 1, MOST])
 def test_programs_of_any_length_are_handed_out(count: int) -> None:
     items, flags = stored(count, words=count + 1, commit=count - 1)

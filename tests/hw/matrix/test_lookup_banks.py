@@ -14,6 +14,7 @@ from tests.hw.support.reference_ternary import beat_of, blocks_of
 COLUMNS = 4
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("sweeps", [[40, 1, 40, 2], [1, 40, 2, 40, 1], [20, 20, 20, 20]])
 def test_a_bank_serves_until_its_sweep_ends(sweeps: list[int]) -> None:
     """Use sweeps that are longer than the filling of the other bank, in the first bank, the second, and both."""

@@ -55,7 +55,7 @@ def read(
 
 
 @pytest.mark.nightly(sample=4)
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("beat_bytes", "ports"), [(4, 1), (4, 4), (16, 2), (64, 4)])
 @pytest.mark.parametrize("stall", [0.0, 0.6])
 def test_ranges_over_lagging_ports_are_joined(beat_bytes: int, ports: int, stall: float) -> None:

@@ -110,7 +110,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_broken_crossing_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BREAKS[name](monkeypatch)

@@ -158,7 +158,7 @@ def test_every_command_is_answered_alike(granule: int) -> None:
     assert answers[4][2:-1] == struct.pack("<I", 0xC0DBC0DB)
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("order", ["together", "address first", "data first"])
 def test_blocks_reach_a_memory_that_chooses_the_order_of_address_and_data(order: WriteOrder) -> None:
     rng = random.Random(order)

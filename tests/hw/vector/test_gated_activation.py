@@ -25,7 +25,7 @@ def interleaved(gate: Array, up: Array) -> Array:
     return np.stack([gate, up], axis=2).reshape(len(gate), -1)
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "widths"), [(1, [1, 40]), (8, [1, 13, 5, 2]), (3, [5])])
 @pytest.mark.parametrize("activation", ["silu", "relu2"])

@@ -94,6 +94,7 @@ def test_no_question_is_asked_twice_about_one_story() -> None:
             assert stories > 1 or len(questions) == len(set(questions)), turns
 
 
+@pytest.mark.thorough
 def test_some_answers_say_that_the_story_does_not_tell() -> None:
     answers = [answer for turns in talks() for ask, answer in turns if ask.endswith("?") and len(answer.split()) < 15]
     unknown = sum(answer in (*sketch_words.UNKNOWN, *sketch_words.UNKNOWN_SCENE) for answer in answers)

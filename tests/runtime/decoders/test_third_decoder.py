@@ -180,6 +180,7 @@ WAYS: dict[str, Callable[[Runs], Written]] = {
 SLOW = ("parked", "parked, damaged", "float reference, cache hit", "float reference, truncation")
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.thorough if way in SLOW else ()) for way in WAYS])
 def test_rows_of_another_recipe_are_those_of_a_cold_run(path: Path, tmp_path: Path, way: str) -> None:
     runs = Runs(path, tmp_path / "files")

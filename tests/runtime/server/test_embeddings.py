@@ -203,6 +203,7 @@ def test_the_last_row_may_be_taken(session: Session) -> None:
     assert equal(found, [session.embed(TEXTS[0], pooling="last")])
 
 
+@pytest.mark.thorough
 def test_openais_client_gets_them(embedding: Served, session: Session) -> None:
     openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{embedding.port}/v1", api_key="none", max_retries=0)

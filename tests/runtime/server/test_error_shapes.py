@@ -62,7 +62,7 @@ def test_shapes() -> None:
     assert error_body(ApiError(401, "x"), "/v1/messages")["error"]["type"] == "authentication_error"
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("path", "shape"), [("/v1/messages", "anthropic"), ("/api/chat", "ollama"), ("/v1/x", "openai")]
 )

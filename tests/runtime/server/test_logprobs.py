@@ -115,7 +115,7 @@ def test_parts_of_characters_stay_different(served: Served, session: Session) ->
     assert shape["text_offset"][: len(ids)] == [0] * len(ids)
 
 
-@pytest.mark.thorough(sample=4)
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("fields", [{}, {"max_tokens": 0}, {"n": 2, "seed": 3, "temperature": 0.8}, {"stop": ["."]}])
 @pytest.mark.parametrize("as_ids", [False, True])
 def test_a_stream_has_the_figures_of_the_prompt_first(

@@ -167,6 +167,7 @@ def test_wrong_requests_are_refused(served: Served, body: dict[str, Any], param:
     assert response.json()["error"]["param"] == param
 
 
+@pytest.mark.thorough
 def test_probabilities_after_the_sampling_options_are_those_of_the_draw(served: Served) -> None:
     options = {"n_predict": 8, "temperature": 0.7, "top_k": 4, "seed": 5, "return_tokens": True, "n_probs": 10}
     answer = complete(served, post_sampling_probs=True, **options)

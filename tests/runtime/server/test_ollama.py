@@ -56,6 +56,7 @@ def test_a_chat_is_a_stream_unless_it_says_no(served: Served) -> None:
     assert "eval_count" not in stream[0]
 
 
+@pytest.mark.thorough
 def test_log_probabilities(served: Served) -> None:
     body = {**BODY, "options": {"temperature": 0, "num_predict": 60, "stop": "."}, "logprobs": True}
     whole = served.post("/api/chat", **body, stream=False).json()
@@ -68,6 +69,7 @@ def test_log_probabilities(served: Served) -> None:
     assert len(tokens) in (stream[-1]["eval_count"], stream[-1]["eval_count"] - 1), "an end token has no content"
 
 
+@pytest.mark.thorough
 def test_a_prompt_is_a_chat_and_a_raw_one_is_not(served: Served, session: Session) -> None:
     greedy = SamplingConfig(temperature=0)
     expected = session.generate(session.encode_chat(CHAT), n_predict=12, sampling=greedy).text
@@ -97,6 +99,7 @@ def test_formats(served: Served) -> None:
     assert refused.json() == {"error": "format and tools: an answer can follow only one"}
 
 
+@pytest.mark.thorough
 def test_a_tool_is_called_and_its_result_read(served: Served) -> None:
     body = {**BODY, "options": {"num_predict": 120, "seed": 3, "grammar": None}, "tools": [TOOL]}
     assert lines(served.post("/api/chat", **body))[-1]["done_reason"] in ("stop", "length")

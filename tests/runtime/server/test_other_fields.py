@@ -22,6 +22,7 @@ def text(served: Served, **fields: Any) -> str:
 ENUM = {"enum": ["cat", "dog"]}
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("fields", "texts"),
     [
@@ -64,6 +65,7 @@ def test_the_steps_of_sampling_may_be_named(served: Served) -> None:
         assert text(served, samplers=samplers) == text(served)
 
 
+@pytest.mark.thorough
 def test_ends(served: Served, session: Session) -> None:
     whole = served.chat(QUESTION, temperature=0, max_tokens=40, logprobs=True).json()["choices"][0]
     assert whole["finish_reason"] == "stop"
@@ -78,6 +80,7 @@ def test_ends(served: Served, session: Session) -> None:
     assert text(served, min_tokens=0, stop_token_ids=[]) == text(served)
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [

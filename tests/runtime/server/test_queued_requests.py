@@ -91,7 +91,7 @@ def test_requests_behind_a_pass_that_fails_are_answered() -> None:
     run(test())
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("place", ["relieve", "recover", "admit", "count_passes", "begin"])
 def test_requests_are_answered_when_the_work_between_passes_fails(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail once with an error that nobody expects, while many wait."""

@@ -181,6 +181,7 @@ def test_tools_are_called_after_the_reasoning(thinking: Served) -> None:
     assert "".join(part["function"]["arguments"] for part in calls) == call["function"]["arguments"]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("calls", [False, True])
 def test_each_part_of_a_translated_answer_has_its_own_tokens(thinking: Served, calls: bool) -> None:
     shared: dict[str, Any] = {"temperature": 0, "reasoning": {"max_tokens": 4}}

@@ -271,7 +271,7 @@ def test_a_client_that_leaves_the_queue_disturbs_no_other() -> None:
     run(test())
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [0, 1, 3], ids=["in the prompt", "before the first token", "in the answer"])
 def test_a_client_that_leaves_ends_its_answer(steps: int) -> None:
     async def test() -> None:

@@ -65,7 +65,7 @@ def opened(folder: Path, case: Case, device: str, *, rings: bool) -> Target:
 
 
 @needs_kernels
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())

@@ -474,6 +474,7 @@ def snapshot(state: State) -> None:
     state.snapshot()
 
 
+@pytest.mark.thorough
 @settings(max_examples=20)
 @given(st.data())
 def test_a_sequence_goes_back_to_the_last_snapshot_before(keeping: Target, data: st.DataObject) -> None:

@@ -24,6 +24,7 @@ def items(content: bytes) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.3, 0.3)])
 def test_frames_equal_those_of_python(idle: float, stall: float) -> None:
     rng = random.Random(4)

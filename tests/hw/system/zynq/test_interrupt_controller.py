@@ -59,7 +59,7 @@ def simulate(bench: Any, inputs: int = 1) -> None:
     run(dut, whole)
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("inputs", [1, 5])
 def test_registers_equal_the_model(inputs: int) -> None:
     """Change lines and write registers at random, and compare all of them and the output after each step."""

@@ -152,7 +152,7 @@ def test_bursts_of_all_kinds_reach_the_words(seed: int) -> None:
 OUTSIDE = (0x43BF_FFF0, 0x43C0_1000, 0x4181_0000, 0x417F_FFF0, 0x0000_0000, 0xFFFF_FFF0)
 
 
-@pytest.mark.rtl(sample=4)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(
     ("change", "response"),
     [

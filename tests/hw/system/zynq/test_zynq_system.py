@@ -42,7 +42,7 @@ async def start(ctx: Any, manager: Manager, source: int, destination: int, size:
     await manager.write_word(ctx, at("control"), 1)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("port_bytes", [8, 4])
 def test_a_copy_is_started_over_one_port_and_done_over_the_others(port_bytes: int) -> None:
     """Copy ranges that begin and end anywhere; each ends with an interrupt, which is served as pynq does it."""

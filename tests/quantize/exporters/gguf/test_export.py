@@ -193,6 +193,7 @@ def test_the_package_reads_the_same_file(tmp_path: Path) -> None:
     assert reader.fields["tokenizer.ggml.pre"].contents() == "qwen2"
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("ternary", [TernaryScheme(), TernaryScheme(planes=2, group_size=64), None])
 @pytest.mark.parametrize("changes", [{}, QWEN3])
 def test_every_matrix_may_be_float16(tmp_path: Path, ternary: TernaryScheme | None, changes: Mapping[str, Any]) -> None:

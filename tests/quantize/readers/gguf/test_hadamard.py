@@ -165,6 +165,7 @@ _WEIGHTS = ["blk.0.ffn_up.weight", "blk.0.ffn_down.weight", EMBEDDING]
 _SIGNS = rotated.random_signs([HIDDEN, INTER])
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [

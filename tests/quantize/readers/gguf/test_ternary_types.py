@@ -41,6 +41,7 @@ def check_matrices(bundle: Bundle, model: maker.Model, groups: int = 128) -> Non
             np.testing.assert_array_equal(bundle.weight(ours).dense(), matrix.dense())
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", [*GROUPED, *FLOATS, *(f"folder of {kind}" for kind in FLOATS)])
 def test_a_model_in_groups_is_taken_without_loss(tmp_path: Path, kind: str, tied: bool) -> None:
