@@ -15,9 +15,10 @@ For the embedded models the tokens per second of a whole text without guesses ar
 the padded one the table ``sequences`` has the microseconds of a round of several texts that are written together, by both
 loops.
 
-JSON: {"models": {NAME: {DRAFTER: {LOOP: {"round_us": X, "round_us_p10": X, "round_us_mean": X, "draft_us": X, "pass_us": X,
-"rounds_per_step": X, "tokens_per_second": X}}}}, "sequences": {LOOP: {COUNT: X}}, "details": {...}}; round_us has the
-drafter's time draft_us in it.
+JSON: {"models": {NAME: {DRAFTER: {LOOP: {"round_us": X, "round_us_p10": X, "round_us_mean": X, "draft_us": X,
+"draft_pass_us": X, "pass_us": X, "rounds_per_step": X, "tokens_per_second": X}}}}, "sequences": {LOOP: {COUNT: X}},
+"details": {...}}; round_us has the drafter's time draft_us in it, and that has draft_pass_us, the mean time of a draft
+model's passes in a round.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from edgedec.cli.console import note, print_json, progress
 from edgedec.errors import EdgedecError
 from edgedec.runtime import loop
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.drafters._releasing import _ReleasingDraft
+from edgedec.runtime.drafters.model import _ModelDraft
 from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Target
@@ -53,7 +56,7 @@ from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._pass_arrays import PassArrays
 
 GREEDY = SamplingConfig(temperature=0)
-DRAFTERS = ("none", "ngram", "copy", "stand", "trigram")
+DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model")
 COUNTS = (1, 2, 4, 8)
 PROMPT = 64  # tokens of a prompt
 
@@ -112,10 +115,16 @@ class LoopSession:
     def __init__(self, name: str, path: Path | str, drafter: str, settings: argparse.Namespace) -> None:
         self._whole = settings.whole
         self._patch = mock.patch.object(loop, "load", return_value=None) if name == "python" else None
-        self.session = Session.open(path, threads=settings.threads, spec=SpecConfig(drafter=drafter))
+        draft = demo.bundle_path("demo-draft") if drafter == "model" else None
+        spec = SpecConfig(drafter=drafter, draft=draft)
+        self.session = Session.open(path, threads=settings.threads, spec=spec)
         decoder = self.session.decoder
         assert isinstance(decoder, AutoregressiveDecoder), "the default decoder"
         decoder.on_round = self._observe
+        self._decoder = decoder
+        self._python_passes = 0.0  # seconds of the draft model's passes in Python's loop
+        self._watched: object = None  # the draft model's target
+        self.draft_passes = 0.0
         self._clock = PassClock(self.session.target)
         self.round_seconds: list[float] = []
         self.draft_seconds: list[float] = []
@@ -126,6 +135,25 @@ class LoopSession:
     def _observe(self, seconds: RoundSeconds) -> None:
         self.draft_seconds.append(seconds.draft)
         self.pass_seconds.append(seconds.device)
+
+    def _draft_passes(self) -> float:
+        """Return the seconds of all passes of the draft model so far."""
+        opened = self._decoder.open_draft(self.session.run.limits)
+        draft = opened.inner if isinstance(opened, _ReleasingDraft) else opened
+        if not isinstance(draft, _ModelDraft):
+            return 0.0
+        target = draft._target
+        if self._watched is not target:
+            assert isinstance(target, CpuTarget), "the benchmark measures the CPU kernels"
+            self._watched, python = target, target.run
+
+            def run(arrays: PassArrays) -> None:
+                began = time.monotonic()
+                python(arrays)
+                self._python_passes += time.monotonic() - began
+
+            target.run = run  # type: ignore[method-assign]
+        return self._python_passes + (0.0 if draft.compiled is None else draft.compiled.pass_seconds)
 
     def close(self) -> None:
         """Close the session."""
@@ -141,11 +169,13 @@ class LoopSession:
             while not stream.answer.tokens:  # the prompt, and the first round
                 self.session.scheduler.step()
             self._clock.between()
+            before = self._draft_passes()
             while not stream.ended:
                 self.session.scheduler.step()
                 self.steps += 1
                 stream.take()
             self.round_seconds += self._clock.between()
+            self.draft_passes += self._draft_passes() - before
             timings = stream.answer.timings
             self.speeds.append(1000 * (timings.predicted_n - 1) / timings.predicted_ms)
             return stream.answer.tokens
@@ -157,6 +187,7 @@ class LoopSession:
             "round_us_p10": 1e6 * float(np.quantile(self.round_seconds, 0.1)),
             "round_us_mean": 1e6 * float(np.mean(self.round_seconds)),
             "draft_us": 1e6 * median(self.draft_seconds),
+            "draft_pass_us": 1e6 * self.draft_passes / max(1, len(self.round_seconds)),
             "pass_us": 1e6 * median(self.pass_seconds),
             "rounds_per_step": len(self.draft_seconds) / self.steps,
             "tokens_per_second": max(self.speeds),
@@ -211,13 +242,14 @@ def _round_of_several(session: Session, clock: PassClock, count: int, settings: 
 
 def print_report(data: dict[str, Any]) -> None:
     """Print the figures as tables."""
-    print("model     drafter   loop       round us  p10  mean  draft us   pass us  rounds/step  tokens/s")
+    print("model     drafter   loop       round us  p10  mean  draft us  its passes   pass us  rounds/step  tokens/s")
     for model, drafters in data["models"].items():
         for drafter, loops in drafters.items():
             for name, row in loops.items():
                 times = f"{row['round_us']:9.0f} {row['round_us_p10']:5.0f} {row['round_us_mean']:5.0f}"
                 print(
-                    f"{model:9} {drafter:9} {name:9} {times} {row['draft_us']:8.1f} {row['pass_us']:9.0f} "
+                    f"{model:9} {drafter:9} {name:9} {times} {row['draft_us']:8.1f} {row['draft_pass_us']:10.1f} "
+                    f"{row['pass_us']:9.0f} "
                     f"{row['rounds_per_step']:11.1f} {row['tokens_per_second']:10.0f}"
                 )
     for name, counts in data["sequences"].items():

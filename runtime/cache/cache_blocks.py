@@ -12,7 +12,7 @@ ring is a part of a pool and not a place: no row is written over as long as a se
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 import numpy as np
@@ -172,9 +172,11 @@ class BlockState:
         length: number of committed rows.
         held: number of entries of each table.
         least_position: least position of a row that sees no dropped row.
+        land: ends the flight that writes rows behind the committed ones (``runtime/loop/flight.py``); None: there is none.
     """
 
     commit_seconds: float | None = None
+    land: Callable[[], None] | None = None
 
     def __init__(self, arena: BlockArena, table: I32) -> None:
         self.arena, self._table = arena, table
@@ -209,6 +211,8 @@ class BlockState:
         """
         if self._closed:
             raise UsageError("the sequence was closed; open another one with Target.open")
+        if self.land is not None:
+            self.land()
 
     def last_block(self, kind: int = 0) -> int | None:
         """Return the block to which the next row goes if it holds rows already; None: the row begins a new block."""
@@ -237,9 +241,15 @@ class BlockState:
         self.arena.reserve([(self, rows)])
         return self._table, self.held
 
-    def advance(self, length: int) -> None:
-        """Note that all rows up to ``length`` were written to reserved blocks and are committed."""
-        self._keep(length)
+    def advance(self, length: int, *, held: bool = False) -> None:
+        """Note that all rows up to ``length`` were written to reserved blocks and are committed.
+
+        With ``held`` the blocks behind them are kept.
+        """
+        if held:
+            self.length = length
+        else:
+            self._keep(length)
 
     def passed(self, rows: int) -> None:
         """Note that a pass has written ``rows`` rows after the committed ones."""
@@ -362,6 +372,7 @@ class BlockState:
     def close(self) -> None:
         """Give the blocks back. A second call does nothing."""
         if not self._closed:
+            self.check_open()
             self._keep(0)
             self._closed = True
 

@@ -29,7 +29,7 @@ from edgedec.runtime.capabilities import CompiledParts, FilingDrafter, SnapshotS
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
 from edgedec.runtime.drafting import BatchedDraft
 from edgedec.runtime.loop.drafts import DraftHandle
-from edgedec.runtime.loop.model import model_handle
+from edgedec.runtime.loop.model import ModelHandle, model_handle
 from edgedec.runtime.model_graph import is_recurrent
 from edgedec.runtime.protocols import (
     F32,
@@ -97,7 +97,7 @@ class _ModelDraft(BatchedDraft, CompiledParts[DraftHandle]):
         )
 
     @property
-    def compiled(self) -> DraftHandle | None:
+    def compiled(self) -> ModelHandle | None:
         """The draft in the library."""
         return self._handle
 

@@ -24,7 +24,7 @@ __all__ = ["LOOPS", "NO_TOKEN", "Loop", "load"]
 
 LOOPS = ("compiled", "python")  # values of EDGEDEC_LOOP
 NO_TOKEN = -2  # result of a function: the logits of a row give no token
-_ABI = 11  # value of edgedec_loop_abi() in api.cpp
+_ABI = 12  # value of edgedec_loop_abi() in api.cpp
 _LOG = logging.getLogger(__name__)
 
 _TREE = (c_void_p, c_void_p, c_int64)  # tokens, parents, number of nodes
@@ -45,6 +45,11 @@ _FUNCTIONS: Functions = {
     "edgedec_loop_distribution": (c_int64, (c_void_p, c_void_p, c_int64, *_TEXT, c_void_p)),
     "edgedec_loop_verify": (c_int64, (c_void_p, *_TREE, c_void_p, c_int64, *_TEXT, c_int64, c_void_p, c_void_p)),
     "edgedec_loop_rounds": (c_int64, (c_void_p,)),
+    "edgedec_loop_follower_open": (c_void_p, ()),
+    "edgedec_loop_follower_close": (None, (c_void_p,)),
+    "edgedec_loop_begin": (None, (c_void_p,)),
+    "edgedec_loop_follow": (c_int64, (c_void_p, c_int64)),
+    "edgedec_loop_halt": (None, (c_void_p,)),
 }
 
 

@@ -98,7 +98,7 @@ void check_coupling(int64_t coupling, const SamplingOptions* options) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 11; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 12; }
 
 // Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
@@ -264,9 +264,24 @@ void check_rounds(const RoundsArguments& arguments) {
 
 // Runs rounds; see RoundsArguments.
 EDGEDEC_API int64_t edgedec_loop_rounds(const RoundsArguments* arguments) {
-    return guarded([&] {
+    const int64_t result = guarded([&] {
         check_rounds(*arguments);
         run_rounds(*arguments);
         return 0;
     });
+    if (arguments->follower) arguments->follower->end();
+    return result;
 }
+
+EDGEDEC_API void* edgedec_loop_follower_open() { return new Follower; }
+
+EDGEDEC_API void edgedec_loop_follower_close(void* follower) { delete static_cast<Follower*>(follower); }
+
+// Prepares the follower of a call, which then runs in another thread.
+EDGEDEC_API void edgedec_loop_begin(void* follower) { static_cast<Follower*>(follower)->begin(); }
+
+// Returns the number of rounds that have finished, once it is more than `taken` or the call has ended.
+EDGEDEC_API int64_t edgedec_loop_follow(void* follower, int64_t taken) { return static_cast<Follower*>(follower)->follow(taken); }
+
+// Returns once the call has ended, which begins no further round.
+EDGEDEC_API void edgedec_loop_halt(void* follower) { static_cast<Follower*>(follower)->halt(); }

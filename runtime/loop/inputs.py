@@ -6,11 +6,14 @@ import ctypes
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edgedec.errors import DeviceError
 from edgedec.runtime.loop import Loop
 from edgedec.runtime.protocols import F32, I32, State
+
+if TYPE_CHECKING:
+    from edgedec.runtime.loop.flight import Flight
 
 __all__ = [
     "STORED",
@@ -88,9 +91,11 @@ class LendingState(State, Protocol):
     Members:
         slot: the slot of its recurrent states, after ``reserve``; None: it has none.
         goes_back: True if ``truncate`` can go back to every committed row.
+        land: ends the flight that writes rows behind the committed ones, before anything else is done; None: there is none.
     """
 
     slot: int | None
+    land: Callable[[], None] | None
 
     @property
     def goes_back(self) -> bool: ...
@@ -98,12 +103,18 @@ class LendingState(State, Protocol):
     def reserve(self, rows: int) -> tuple[I32, int]:
         """Take the room for ``rows`` new rows. Return the table of blocks, int32, and the number of blocks in it."""
 
-    def advance(self, length: int) -> None:
-        """Note that all rows up to ``length`` are written and committed."""
+    def advance(self, length: int, *, held: bool = False) -> None:
+        """Note that all rows up to ``length`` are written and committed. With ``held`` the blocks behind them are kept."""
 
 
 class Lender(Protocol):
-    """The object that the compiled loop takes in the place of a target, because it runs the passes itself."""
+    """The object that the compiled loop takes in the place of a target, because it runs the passes itself.
+
+    Members:
+        flight: the rounds that run on the target now, which end before it is used; None: there are none.
+    """
+
+    flight: Flight | None
 
     @property
     def inputs(self) -> LoopInputs:

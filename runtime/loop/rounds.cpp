@@ -165,6 +165,7 @@ class Rounds {
         call_.pass_began[number] = seconds_between(Clock::time_point(), filled);
         bool goes_on = true;
         for (const auto& text : texts_) goes_on = text->accept() && goes_on;
+        if (call_.follower) goes_on = call_.follower->finish() && goes_on;
         return goes_on;
     }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "drafts.hpp"
+#include "follower.hpp"
 #include "sampling.hpp"
 #include "target.hpp"
 #include "trees.hpp"
@@ -64,6 +65,7 @@ struct RoundsArguments {
     int64_t count, most_rounds;
     double most_seconds;
     const int32_t* pause;  // no further round begins once it is not 0; another thread may write it; null: none does
+    Follower* follower;    // reads the results of each round while the next one runs; null: nobody does
     double* pass_seconds;  // result by round [kMostRounds]
     double* pass_began;    // the steady clock's seconds at the beginning of the pass of each round [kMostRounds]
 };

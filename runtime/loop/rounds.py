@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import threading
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import c_double, c_int64, c_void_p
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.errors import EdgedecError
 from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.loop import Loop
 from edgedec.runtime.loop.drafts import DraftHandle
@@ -52,7 +57,7 @@ class RoundsArguments(ctypes.Structure):
     _fields_ = (
         *members(c_void_p, "target", "texts"),
         *members(c_int64, "count", "most_rounds"),
-        *(("most_seconds", c_double), *members(c_void_p, "pause", "pass_seconds", "pass_began")),
+        *(("most_seconds", c_double), *members(c_void_p, "pause", "follower", "pass_seconds", "pass_began")),
     )
 
 
@@ -181,6 +186,8 @@ class RoundsCall:
             pass_began=self.pass_began.ctypes.data,
         )
         self.address = ctypes.addressof(self._arguments)
+        self._follower: int | None = None
+        self._thread: threading.Thread | None = None
         self._call = library.function("edgedec_loop_rounds")
         check_size(library, 0, TargetArguments)
         check_size(library, 2, RoundsArguments)
@@ -200,3 +207,33 @@ class RoundsCall:
         self._arguments.pause = None if pause is None else pause.address
         self._library.check(self._call(self.address))
         return max(int(text.arguments.rounds) for text in self.texts)
+
+    def start(self, rounds: int, pause: Pause | None = None) -> None:
+        """Start rounds in a thread of their own. Until ``halt`` has returned, arguments and results belong to them.
+
+        Args:
+            rounds, pause: arguments of ``run``.
+        """
+        library = self._library
+        if self._follower is None:
+            self._follower = library.function("edgedec_loop_follower_open")()
+            weakref.finalize(self, library.function("edgedec_loop_follower_close"), self._follower)
+        library.function("edgedec_loop_begin")(self._follower)
+        self._arguments.follower = self._follower
+        self._thread = threading.Thread(target=self._run_apart, args=(rounds, pause), name="edgedec rounds")
+        self._thread.start()
+
+    def _run_apart(self, rounds: int, pause: Pause | None) -> None:
+        with suppress(EdgedecError):  # the next call meets it again, in the thread that asks for it
+            self.run(rounds, math.inf, pause)
+
+    def follow(self, taken: int) -> int:
+        """Wait for a round after ``taken`` ones, which were read. Return the number of all; ``taken``: no other comes."""
+        return int(self._library.function("edgedec_loop_follow")(self._follower, taken))
+
+    def halt(self) -> None:
+        """End the rounds after the one that is running, and wait for it."""
+        self._library.function("edgedec_loop_halt")(self._follower)
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, self._arguments.follower = None, None

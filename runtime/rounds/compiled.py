@@ -23,6 +23,7 @@ from edgedec.errors import CacheFullError, DeviceError
 from edgedec.runtime import loop
 from edgedec.runtime.capabilities import CertainVerifier, CompiledParts
 from edgedec.runtime.loop.drafts import NO_DRAFT, DraftHandle
+from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.loop.inputs import Lender, LendingState, LoopInputs
 from edgedec.runtime.loop.rounds import MOST_NODES, MOST_ROUNDS, RoundsCall, Stop, TextRounds
 from edgedec.runtime.loop.sampling import CompiledSampling
@@ -36,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 _PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
 _MEMORY = 8  # passes the fastest of which counts, because other processes only slow a pass down
 _COSTS_AGE = 8  # calls after which the cost model is evaluated again
-_WITH_GUESSES = 4  # rounds of a call after which the size of trees may change
+_WITH_GUESSES = 4  # rounds of a call after which the size of trees may change; twice as many while it does not
 
 
 class Together:
@@ -73,6 +74,7 @@ class CompiledText:
         library, request, lender, draft, nodes: the parameters of these names.
         rounds: the results of the last call.
         passes: seconds of the last passes.
+        steady: rounds of a call with guesses.
         together: the texts of the last call, and this one.
     """
 
@@ -93,6 +95,7 @@ class CompiledText:
         self._rule, self._text, self._cost = rule, text, cost
         self._costs, self._costs_age = np.zeros(nodes + 1), _COSTS_AGE
         self.positions, self.passes = len(text) - 1, deque[float](maxlen=_MEMORY)
+        self.steady, self._size = _WITH_GUESSES, request.limits
         self.together: Together | None = None
         self.rounds = TextRounds(
             library,
@@ -125,6 +128,8 @@ class CompiledText:
             return None
         prices = growth.prices or self.draft.prices
         self.rounds.set_costs(self._renewed_costs(length - 1) if prices else None)
+        self.steady = min(MOST_ROUNDS, 2 * self.steady) if size == self._size else _WITH_GUESSES
+        self._size = size
         return NextRounds(self, lent, length, size.nodes, min(size.depth, size.nodes - 1), growth)
 
     def _renewed_costs(self, past: int) -> NDArray[np.float64]:
@@ -137,12 +142,13 @@ class CompiledText:
 
     def results(self, done: DoneRounds, length: int) -> Iterator[CompiledRound]:
         """Yield the rounds of the last call after ``length`` tokens. Without speculation they have no tree."""
-        rounds, (count, device), speculates = self.rounds, done, self.draft is not NO_DRAFT
-        draft, verify = rounds.draft_seconds[:count].tolist(), rounds.verify_seconds[:count].tolist()
-        commit, paths = rounds.commit_seconds[:count].tolist(), rounds.path_sizes[:count].tolist()
+        rounds, device, speculates = self.rounds, done.seconds, self.draft is not NO_DRAFT
+        own = slice(done.begin, done.begin + done.rounds)
+        draft, verify = rounds.draft_seconds[own].tolist(), rounds.verify_seconds[own].tolist()
+        commit, paths = rounds.commit_seconds[own].tolist(), rounds.path_sizes[own].tolist()
         ids = self._text[length : length + sum(paths)].tolist()
         begin = 0
-        for at, (size, path) in enumerate(zip(rounds.tree_sizes[:count].tolist(), paths, strict=True)):
+        for at, (size, path) in enumerate(zip(rounds.tree_sizes[own].tolist(), paths, strict=True)):
             tokens, begin = ids[begin : begin + path], begin + path
             seconds = RoundSeconds(draft=draft[at], device=device[at], verify=verify[at], commit=commit[at])
             if not speculates:  # a tree and an outcome would take time
@@ -190,10 +196,12 @@ class DoneRounds(NamedTuple):
     Members:
         rounds: number of rounds.
         seconds: duration of each pass.
+        begin: place of the first one in the results.
     """
 
     rounds: int
     seconds: list[float]
+    begin: int = 0
 
 
 def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | None:
@@ -204,16 +212,20 @@ def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | No
         CacheFullError: the shared cache has no room for a pass.
     """
     lead = plans[0].text
+    if (done := _read_flight(plans)) is not None:
+        return [done]
     inputs = lead.lender.inputs
     rows = lead.nodes if len(plans) == 1 else sum([plan.nodes for plan in plans])
     if rows > inputs.arguments.rows or (len(plans) > 1 and any(plan.depth and plan.text.draft.alone for plan in plans)):
         return None
     together, rounds = _together(inputs, plans), _rounds(plans)
-    _reserve(plans, rounds)
-    for plan in plans:
-        plan.text.rounds.set_text(plan.length, plan.tokens)
-        plan.text.rounds.set_size(plan.nodes, plan.depth)
-        plan.text.rounds.set_growth(plan.growth)
+    if rounds == 1 and _may_fly(plans):
+        _prepare(plans, MOST_ROUNDS)
+        together.call.start(MOST_ROUNDS, lead.request.pause)
+        Flight(together.call, lead.lender, plans[0].state, plans[0].length)
+        if (done := _read_flight(plans)) is not None:
+            return [done]
+    _prepare(plans, rounds)
     try:
         count = together.call.run(rounds, _seconds(plans), lead.request.pause)
     finally:
@@ -221,6 +233,38 @@ def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | No
             if plan.depth:
                 plan.text.draft.finish()
     return _results(together, plans, count)
+
+
+def _prepare(plans: Sequence[NextRounds], rounds: int) -> None:
+    """Take the room for so many rounds, and set the arguments of the texts."""
+    _reserve(plans, rounds)
+    for plan in plans:
+        plan.text.rounds.set_text(plan.length, plan.tokens)
+        plan.text.rounds.set_size(plan.nodes, plan.depth)
+        plan.text.rounds.set_growth(plan.growth)
+
+
+def _may_fly(plans: Sequence[NextRounds]) -> bool:
+    """Return whether the rounds of a text may go on while its tokens are read."""
+    plan = plans[0]
+    alone = len(plans) == 1 and plan.text.draft is NO_DRAFT and plan.state.slot is None and plan.state.goes_back
+    return alone and plan.tokens > 1 and _seconds(plans) > 0 and bool(plan.text.passes)
+
+
+def _read_flight(plans: Sequence[NextRounds]) -> DoneRounds | None:
+    """Return rounds of the flight that runs on the target; None if it is not this text's, or has ended. It lands then."""
+    plan, flight = plans[0], plans[0].text.lender.flight
+    if flight is None:
+        return None
+    together = plan.text.together
+    if len(plans) == 1 and together is not None and together.call is flight.call and plan.length == flight.length:
+        begin, end = flight.read()
+        if end > begin:
+            seconds = flight.call.pass_seconds[begin:end].tolist()
+            plan.text.passes.extend(seconds)
+            return DoneRounds(end - begin, seconds, begin)
+    flight.land()
+    return None
 
 
 def _together(inputs: LoopInputs, plans: Sequence[NextRounds]) -> Together:
@@ -258,7 +302,7 @@ def _rounds(plans: Sequence[NextRounds]) -> int:
     if seconds <= 0 or (guesses and len(plans) > 1):  # the sizes of trees depend on what the other texts had
         return 1
     rounds = int(min(MOST_ROUNDS, 1 + seconds / max(1e-9, text.pass_seconds)))
-    return min(rounds, _WITH_GUESSES) if guesses else rounds
+    return min(rounds, text.steady) if guesses else rounds
 
 
 def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:

@@ -215,6 +215,8 @@ class CpuTarget(CompiledParts[CpuLender]):
         Raises:
             CacheFullError: the caches of all sequences together have no room for the passes.
         """
+        if self._lender.flight is not None:
+            self._lender.flight.land()
         passes = [(self._checked(state, item), item) for state, item in work]
         if len(passes) > 1 and len({id(state) for state, _ in passes}) < len(passes):
             raise UsageError("a sequence occurs twice in one submit; submit its passes one after another")

@@ -12,6 +12,7 @@ from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.runtime.cache.arena import ArenaState, CacheArena
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.sessions.session import KernelSession
+from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.loop.inputs import STORED, SUBMIT, LoopInputs, TargetArguments
 from edgedec.runtime.protocols import State
 from edgedec.runtime.targets._pass_arrays import PassBuffers
@@ -29,6 +30,9 @@ class CpuLender:
         embedding: rows of the embedding.
         arena: the cache of all sequences.
         positions: rows of the cache of one sequence.
+
+    Members:
+        flight: the rounds that run on the target now; None: there are none.
     """
 
     def __init__(
@@ -42,6 +46,8 @@ class CpuLender:
     ) -> None:
         self._kernels, self._session, self._buffers = kernels, session, buffers
         self._embedding, self._arena, self._positions = embedding, arena, positions
+
+    flight: Flight | None = None
 
     def own(self, state: State) -> ArenaState | None:
         """Return the state of a sequence; None if it is not one of this target."""

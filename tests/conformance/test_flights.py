@@ -1,0 +1,277 @@
+"""Let rounds go on while their tokens are read, and use the target and the cache of the text in the middle of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.runtime import loop
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, AutoregressiveSequence, open_decoder
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.loop.flight import Flight
+from edgedec.runtime.loop.inputs import SUBMIT
+from edgedec.runtime.planning.speculation import create_policy, create_verifier
+from edgedec.runtime.protocols import Limits, Pass, Request
+from edgedec.runtime.sampling.position_random import PositionRandom
+from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
+from edgedec.runtime.targets import open_target
+from edgedec.runtime.targets._cpu import CpuTarget
+from tests.runtime.support.bench_decoders import PROMPT, VOCAB, make_pair
+
+pytestmark = pytest.mark.skipif(loop.load() is None, reason="the loop's library was not built (no C++ compiler)")
+LIMITS = Limits(nodes=4, depth=0, positions=90, cache_rows=600, batch_rows=32)
+
+
+class Counter:
+    """A number that another thread waits for."""
+
+    def __init__(self) -> None:
+        self.count, self._changed = 0, threading.Condition()
+
+    def add(self) -> None:
+        with self._changed:
+            self.count += 1
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.count >= count, 60)
+
+
+@dataclass
+class Bench:
+    """A target whose passes wait for a permit, as long ones would.
+
+    Members:
+        target: the target.
+        permits: counts the passes that may run.
+        begun: counts the passes that began.
+    """
+
+    target: CpuTarget
+    permits: threading.Semaphore
+    begun: Counter
+
+    def start(self, **settings: Any) -> tuple[AutoregressiveDecoder, AutoregressiveSequence, Engine]:
+        """Begin a text that is read while it is written; passes look long."""
+        decoder = open_decoder(self.target, self.target.open(LIMITS), vocab_limit=VOCAB)
+        sampler = Sampler(SamplingConfig(temperature=0.9, seed=5), VOCAB)
+        sequence = decoder.start(
+            Request(
+                prompt=PROMPT,
+                limits=LIMITS,
+                processor=sampler.distribution,
+                sampler=sampler,
+                policy=create_policy("chain"),
+                verifier=create_verifier("match", 0.9),
+                random=PositionRandom.seeded(5),
+                ahead_seconds=1e-9,
+                **settings,
+            )
+        )
+        engine = Engine(self.target, rows=LIMITS.nodes, cost=decoder.cost)
+        engine.add(sequence)
+        return decoder, sequence, engine
+
+    def text(self, engine: Engine, tokens: list[int], count: int) -> None:
+        """Write until the text has ``count`` tokens."""
+        while len(tokens) < count and engine.sequences:
+            for part in engine.step():
+                assert part.error is None
+                tokens += [token.id for token in part.tokens]
+
+    @property
+    def flight(self) -> Flight | None:
+        """The rounds that run now."""
+        assert self.target.compiled is not None
+        return self.target.compiled.flight
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> CpuTarget:
+    path: Path = tmp_path_factory.mktemp("pair")
+    target = open_target(make_pair(path).large, limits=LIMITS, threads=1)
+    if not isinstance(target, CpuTarget):
+        pytest.skip("the kernels were not built")
+    return target
+
+
+@pytest.fixture
+def bench(opened: CpuTarget) -> Iterator[Bench]:
+    bench = Bench(opened, threading.Semaphore(10**6), Counter())
+    assert opened.compiled is not None
+    arguments, usual = opened.compiled.inputs.arguments, SUBMIT(opened.session.run_function)
+
+    def run(session: int, rows: int, results: int) -> int:
+        bench.begun.add()
+        bench.permits.acquire()
+        return int(usual(session, rows, results))
+
+    arguments.submit = waiting = SUBMIT(run)
+    free = opened.free_rows
+    yield bench
+    assert bench.flight is None
+    assert opened.free_rows == free
+    arguments.submit = usual
+    del waiting
+
+
+@pytest.fixture
+def expected(bench: Bench) -> list[int]:
+    """Return the text that is written by rounds one at a time."""
+    decoder, _, engine = bench.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "load", lambda: None)
+        tokens: list[int] = []
+        bench.text(engine, tokens, 1000)
+    decoder.state.close()
+    assert len(PROMPT) + len(tokens) == LIMITS.positions + 1
+    return tokens
+
+
+def test_the_whole_text_is_the_same(bench: Bench, expected: list[int]) -> None:
+    decoder, sequence, engine = bench.start()
+    tokens: list[int] = []
+    bench.text(engine, tokens, 5)
+    assert isinstance(bench.flight, Flight)
+    bench.text(engine, tokens, 1000)
+    assert tokens == expected
+    assert decoder.cached == [*PROMPT.tolist(), *tokens][: LIMITS.positions]
+    assert sequence.rounds.count == len(tokens)
+    decoder.state.close()
+
+
+def test_the_next_pass_begins_before_the_tokens_are_read_and_no_third_one(bench: Bench, expected: list[int]) -> None:
+    decoder, _, engine = bench.start()
+    tokens: list[int] = []
+    bench.permits = threading.Semaphore(2)
+    bench.text(engine, tokens, 3)  # the prompt's, that of a pass alone, and that of the first one in flight
+    flight = bench.flight
+    assert flight is not None
+    assert flight.call._thread is not None
+    bench.begun.wait(3)  # the second one in flight has begun
+    bench.permits.release(10**6)
+    flight.call._thread.join()
+    assert bench.begun.count == 3
+    bench.text(engine, tokens, 1000)
+    assert tokens == expected
+    decoder.state.close()
+
+
+def test_no_pass_runs_after_the_last_token(bench: Bench, expected: list[int]) -> None:
+    for settings, count in (({"most_tokens": 9}, 9), ({"ends": (expected[6],)}, expected.index(expected[6]) + 1)):
+        decoder, _, engine = bench.start(**settings)
+        tokens: list[int] = []
+        bench.begun.count = 0
+        bench.text(engine, tokens, count)
+        assert tokens == expected[:count]
+        if bench.flight is not None:
+            bench.flight.land()
+        assert bench.begun.count == count - 1
+        decoder.state.close()
+
+
+def _submit(bench: Bench, decoder: AutoregressiveDecoder) -> None:
+    other = bench.target.open(LIMITS)
+    work = Pass(ids=PROMPT[:3], positions=np.arange(3, dtype=np.int32))
+    (result,) = bench.target.submit([(other, work)]).result()
+    assert np.isfinite(result.logits).all()
+    other.close()
+
+
+def _fork(bench: Bench, decoder: AutoregressiveDecoder) -> None:
+    length = decoder.state.length
+    fork = decoder.state.fork()
+    assert fork.length == length
+    fork.close()
+
+
+@pytest.mark.parametrize("use", [_submit, _fork], ids=["submit", "fork"])
+def test_who_uses_target_or_cache_ends_the_flight(
+    bench: Bench, expected: list[int], use: Callable[[Bench, AutoregressiveDecoder], None]
+) -> None:
+    decoder, _, engine = bench.start()
+    tokens: list[int] = []
+    for more in (5, 1, 11, 20):
+        bench.text(engine, tokens, len(tokens) + more)
+        assert bench.flight is not None
+        assert decoder.state.length == len(PROMPT) + len(tokens) - 1
+        use(bench, decoder)
+        assert bench.flight is None
+        assert decoder.state.length == len(PROMPT) + len(tokens) - 1
+    bench.text(engine, tokens, 1000)
+    assert tokens == expected
+    decoder.state.close()
+
+
+def test_a_second_text_joins_and_leaves(bench: Bench, expected: list[int]) -> None:
+    first, _, engine = bench.start()
+    tokens: list[int] = []
+    bench.text(engine, tokens, 7)
+    assert bench.flight is not None
+    second, sequence, _ = bench.start()
+    engine.add(sequence)
+    texts: dict[object, list[int]] = {}
+    while len(texts.get(sequence, ())) < 5:
+        for part in engine.step():
+            texts.setdefault(part.sequence, []).extend(token.id for token in part.tokens)
+    assert bench.flight is None
+    engine.remove(sequence)
+    joined = texts.pop(sequence)
+    assert joined == expected[: len(joined)]
+    (more,) = texts.values()
+    tokens += more
+    bench.text(engine, tokens, 12 + len(tokens))
+    assert bench.flight is not None
+    bench.text(engine, tokens, 1000)
+    assert tokens == expected
+    first.state.close()
+    second.state.close()
+
+
+def test_a_text_that_is_left_in_flight_gives_its_cache_back(bench: Bench, expected: list[int]) -> None:
+    decoder, sequence, engine = bench.start()
+    tokens: list[int] = []
+    bench.text(engine, tokens, 5)
+    assert bench.flight is not None
+    engine.remove(sequence)
+    decoder.state.close()
+    assert bench.flight is None
+
+
+def test_a_pass_that_fails_in_flight_loses_no_token(bench: Bench, expected: list[int]) -> None:
+    """The pass that fails runs again outside of the flight, in which it succeeds."""
+    assert bench.target.compiled is not None
+    decoder, _, engine = bench.start()
+    tokens: list[int] = []
+    bench.text(engine, tokens, 5)
+    arguments = bench.target.compiled.inputs.arguments
+    decoder.state.fork().close()  # ends the flight
+    usual, left = SUBMIT(bench.target.session.run_function), [3]
+
+    def failing(session: int, rows: int, results: int) -> int:
+        left[0] -= 1
+        return -1 if left[0] == 0 else int(usual(session, rows, results))
+
+    arguments.submit = bad = SUBMIT(failing)
+    bench.text(engine, tokens, 1000)
+    assert left[0] < 0
+    assert tokens == expected
+    decoder.state.close()
+    del bad
+
+
+def test_rounds_one_at_a_time_do_not_fly(bench: Bench, expected: list[int]) -> None:
+    decoder, sequence, engine = bench.start()
+    sequence.request = replace(sequence.request, ahead_seconds=0.0)
+    tokens: list[int] = []
+    bench.text(engine, tokens, 8)
+    assert bench.flight is None
+    assert tokens == expected[: len(tokens)]
+    decoder.state.close()
