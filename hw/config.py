@@ -45,7 +45,7 @@ _MOST_RUN = (1 << 24) - 1  # beats of a run, limited by an instruction's field
 _BEATS_UNDER_WAY = 256  # beats of a read port that are requested and not received
 _LEAST_BURSTS, _MOST_BURSTS = 8, 64  # bursts of a read port that are under way; the limit of ReadMaster
 # Members of later versions, whose default is that the feature is missing.
-_LATER = ("window", "shared", "head_norms", "post_norms", "score_cap", "gelu")
+_LATER = ("window", "shared", "head_norms", "post_norms", "score_cap", "gelu", "taps")
 _RANGES = (  # members with their least and largest values
     ("beat_bytes", 4, 64),
     ("ports", 1, 4),
@@ -89,6 +89,8 @@ class AcceleratorConfig:
         post_norms: whether there is a unit that norms the rows of a matrix before they are added to the residual.
         score_cap: whether attention applies a soft-cap to its scores; there must then be one in all layers.
         gelu: whether the table of the gated activation is that of GELU (gelu_tanh), in place of SiLU's.
+        taps: whether vectors and norms are written to memory where a program says so. There is no such unit yet, so that the
+            device ``interpreter`` alone is an accelerator with it.
         softmax_lanes: positions per slot and cycle of the softmax; a power of two.
         scaling: whether there are group mantissas, which models of trit planes need.
         per_row: whether each row has its own weight mantissa, which int8 matrices need.
@@ -119,6 +121,7 @@ class AcceleratorConfig:
     post_norms: bool = False
     score_cap: bool = False
     gelu: bool = False
+    taps: bool = False
     softmax_lanes: int = 1
     scaling: bool = False
     per_row: bool = True

@@ -13,6 +13,7 @@ from math import ceil, inf
 
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.constants import item_bytes
+from edgedec.hw.compiler.output_places import tap_places
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import CONSTANT_BEATS, ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, Source, When
@@ -243,6 +244,9 @@ class _Walk:
 
     def announce(self, instruction: Instruction) -> None:
         self.vectors.append(instruction)
+        places = tap_places(self.config, instruction)
+        if places is not None:
+            self.stream.write(places.written, self.config.beat_bytes)
 
     def begin_matrix(self, instruction: Instruction) -> None:
         self.matrix = instruction

@@ -7,12 +7,15 @@ from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.constants import angle_items, load_items
+from edgedec.hw.compiler.output_places import tap_places
 from edgedec.hw.compiler.program import Program, result_bytes
+from edgedec.hw.compiler.taps import TapFacts
 from edgedec.hw.isa.instructions import Destination
-from edgedec.hw.isa.output_layout import ROWS_OFFSET
+from edgedec.hw.isa.output_layout import RESULT_BYTES, ROWS_OFFSET
 from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.ops.embed import EmbedConstants
 from edgedec.reference.integer_profile.tables import rotary
+from edgedec.reference.integer_profile.taps import TappedRows
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.schemes import EmbeddingWeight
 
@@ -139,6 +142,49 @@ class ProgramHost:
             exponent=self._exponent(scales),
             cap=self.program.host.logits_cap,
         )
+
+    def tapped(self, output: U8, name: str, rows: I32) -> TappedRows:
+        """Return a tapped value of the slots ``rows`` from the output buffer of a pass that wrote it.
+
+        Raises:
+            UsageError: the program does not write this value.
+            DeviceError: a root is impossible.
+        """
+        tap = self.tap(name)
+        config, size = self.program.config, self.program.row_bytes
+        places = tap_places(config, self.program.instructions[tap.instruction])
+        assert places is not None
+        at = places.norm if tap.normed else places.vector
+        assert at is not None
+        values = (
+            np.ascontiguousarray(output[at : at + tap.elements * size]).view("<i4").reshape(-1, size // 4)[:, rows].T
+        )
+        if places.roots is None or not tap.normed:
+            return TappedRows(form=tap.form, values=values)
+        end = places.roots + RESULT_BYTES * config.slots
+        roots = np.ascontiguousarray(output[places.roots : end]).view("<i2").reshape(config.slots, 4)[rows]
+        root = roots[:, 0].astype(np.int64) & 0xFFFF
+        if (root < 1 << 15).any():
+            raise DeviceError(f"the accelerator gave a root of {name} below 2^15; reset it, or load the program again")
+        return TappedRows(form=tap.form, values=values, root=root, exponent=roots[:, 1].astype(np.int64))
+
+    def tap(self, name: str) -> TapFacts:
+        """Return the facts of a tapped value.
+
+        Raises:
+            UsageError: the program does not write this value.
+        """
+        for tap in self.program.host.taps:
+            if tap.name == name:
+                return tap
+        known = ", ".join(tap.name for tap in self.program.host.taps) or "none"
+        raise UsageError(f"the program does not write {name!r}, only {known}; compile it with taps=({name!r},)")
+
+    def end_of(self, tap: TapFacts) -> int:
+        """Return the bytes of the output buffer up to the end of a tapped value."""
+        places = tap_places(self.program.config, self.program.instructions[tap.instruction])
+        assert places is not None
+        return places.end
 
     def _exponent(self, scales: NDArray[np.int16]) -> I64:
         return scales[:, 1].astype(np.int64) + self.program.host.logit_exponent

@@ -6,7 +6,7 @@ rotations and additions emit nothing themselves and are only recorded as covered
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -33,6 +33,7 @@ from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items
 from edgedec.hw.compiler.emitter import ProgramEmitter
 from edgedec.hw.compiler.matrix import Matrix, unsupported
 from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
+from edgedec.hw.compiler.taps import Taps
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Opcode, Sink, Source, When
 from edgedec.reference.integer_profile.model import IntegerModel
@@ -61,12 +62,17 @@ class Lowering:
         logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
         logits_cap: soft-cap of the logits, which the host applies; None without one.
         cache_beats: beats of all layers' keys and values.
+        taps: places of the values that the program writes to memory.
+
+    Args:
+        taps: names of these values.
     """
 
-    def __init__(self, model: IntegerModel, config: AcceleratorConfig) -> None:
+    def __init__(self, model: IntegerModel, config: AcceleratorConfig, *, taps: Sequence[str] = ()) -> None:
         self.graph, self.constants, self.config, self.vocab = model.graph, model.constants, config, model.vocab
         self.out = ProgramEmitter(config)
         self.pass_ends = 0
+        self.taps = Taps(config, self.vocab, taps)
         self.tables: dict[tuple[tuple[float, ...], float], int] = {}  # first beats of the tables in the input buffer
         self._turning: tuple[tuple[float, ...], float] | None = None  # the table that the accelerator has
         self.embedding_scale = 1.0
@@ -110,6 +116,7 @@ class Lowering:
         missing = [op for op in self.graph.operations if op.name not in self._covered]
         if missing:
             raise unsupported(missing[0], "nothing that it runs leads there; its order is that of a Llama's block")
+        self.taps.check()
         if self.logit_exponent is None:
             raise UnsupportedError("the accelerator cannot run a graph whose output is no linear's: give it a head")
         self.out.when = When.ALWAYS
@@ -157,6 +164,9 @@ class Lowering:
         self.cover(op, *([norm] if norm else []))
         blocks = -(-width // self.config.beat_bytes)
         name, fields = op.inputs[0], {"source": int(source), "blocks": blocks}
+        made = self._routes.maker(value)
+        whole = made.inputs[0] if isinstance(made, SelectRows) else value  # all slots have rows here
+        fields |= self.taps.fields(whole, norm.outputs[0] if norm else "", blocks, at=len(self.out.instructions))
         if norm is None:
             self.out.emit(Opcode.VECTOR, name, **fields)
         else:

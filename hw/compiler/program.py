@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,9 @@ from edgedec.errors import UnsupportedError
 from edgedec.graph.capacity import Capacity
 from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.lowering import Lowering
+from edgedec.hw.compiler.output_places import first_tap_page, item_row_bytes, output_end, rows_end, tap_places
 from edgedec.hw.compiler.queues import check_queues
+from edgedec.hw.compiler.taps import TapFacts
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.instructions import (
     INSTRUCTION_BYTES,
@@ -25,7 +27,7 @@ from edgedec.hw.isa.instructions import (
     ProgramHeader,
     pack_program,
 )
-from edgedec.hw.isa.output_layout import RESULT_BYTES, ROWS_OFFSET
+from edgedec.hw.isa.output_layout import RESULT_BYTES, TAP_PAGE_BYTES
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.reference.integer_profile.model import IntegerModel
 
@@ -59,6 +61,7 @@ class HostFacts:
         second_frequencies, second_magnitude: inverse frequencies and magnitude of the layers that rotate otherwise than the
             first one; empty without such.
         logits_cap: soft-cap of the logits, which the host applies to their real values; None without one.
+        taps: the values that the program writes beside logits.
     """
 
     bundle: str
@@ -73,6 +76,7 @@ class HostFacts:
     logits_cap: float | None = None
     second_frequencies: tuple[float, ...] = ()
     second_magnitude: float = 1.0
+    taps: tuple[TapFacts, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +131,18 @@ class Program:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of scales, likeliest tokens, and whole rows of logits."""
-        return _output_bytes(self.config, self.host.vocab)
+        """Bytes of scales, likeliest tokens, whole rows of logits, and tapped values."""
+        return output_end(self.config, self.host.vocab, self.instructions)
+
+    @property
+    def tap_bytes(self) -> int:
+        """Bytes of the tapped values at the end of the output buffer."""
+        return self.output_bytes - rows_end(self.config, self.host.vocab)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of an id's logits of all slots, in whole rows."""
-        return _row_bytes(self.config)
+        return item_row_bytes(self.config)
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -169,12 +178,13 @@ class Program:
         return tuple(starts)
 
     def astray(self) -> int | None:
-        """Return the number of the first instruction that reads or writes outside of its buffer, or None.
+        """Return the number of the first instruction that reads or writes outside of its place in a buffer, or None.
 
         Raises:
-            BundleError: an instruction needs a ring that the accelerator does not have.
+            BundleError: an instruction needs a ring, or writes a value, and the accelerator does not.
         """
         ends: Mapping[int, int] = {Base.IMAGE: self.image.size // self.config.beat_bytes, Base.INPUT: self.input_beats}
+        tapped = first_tap_page(self.config, self.host.vocab) * TAP_PAGE_BYTES  # end of the tapped values so far
         for number, one in enumerate(self.instructions):
             heads = {
                 Opcode.CACHE: -(-one["heads"] // max(one["group"], 1)),
@@ -186,11 +196,23 @@ class Program:
             elif one.opcode in heads:
                 last = one["start"] + (2 * heads[one.opcode] - 1) * one["run"]
                 inside = last + self.config.cache_rows(one["ring"]).run <= self.cache_beats
+            elif (places := tap_places(self.config, one)) is not None:
+                inside, tapped = places.begin == tapped, places.end
             else:
                 inside = True
             if not inside:
                 return number
         return None
+
+    def writes(self, tap: TapFacts) -> bool:
+        """Return whether the instruction of a tap writes as many columns of it."""
+        if not self.config.taps or tap.instruction >= self.commit:
+            return False
+        one = self.instructions[tap.instruction]
+        places = tap_places(self.config, one)
+        if places is None or tap.elements > one["blocks"] * self.config.beat_bytes:
+            return False
+        return (places.norm if tap.normed else places.vector) is not None
 
     def bytes_by_destination(self) -> dict[str, int]:
         """Return the bytes that a pass with logits reads for each destination, without keys and values."""
@@ -213,14 +235,6 @@ def ring_beats(instructions: Iterable[Instruction]) -> int:
     return sum(2 * one["heads"] * one["run"] for one in rings)
 
 
-def _row_bytes(config: AcceleratorConfig) -> int:
-    return 4 * (1 << (config.slots - 1).bit_length())
-
-
-def _output_bytes(config: AcceleratorConfig, vocab: int) -> int:
-    return ROWS_OFFSET + vocab * _row_bytes(config)
-
-
 def rotations(lowering: Lowering) -> dict[str, Any]:
     """Return the members of HostFacts that describe the tables of angles."""
     (first, magnitude), *more = lowering.tables or [((), 1.0)]
@@ -238,7 +252,7 @@ def lowered_sizes(lowering: Lowering) -> Mapping[str, int]:
         "image": out.image.beats * config.beat_bytes,
         "cache": lowering.cache_beats * config.beat_bytes,
         "input": out.input_beats * config.beat_bytes,
-        "output": _output_bytes(config, lowering.vocab),
+        "output": output_end(config, lowering.vocab, out.instructions),
     }
 
 
@@ -251,19 +265,22 @@ def laid_out(sizes: Mapping[str, int], ports: int) -> tuple[Mapping[str, int], i
     return starts, at
 
 
-def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str = "") -> Program:
+def compile_model(
+    model: IntegerModel, config: AcceleratorConfig, *, bundle: str = "", taps: Sequence[str] = ()
+) -> Program:
     """Compile a model for an accelerator. The result is deterministic.
 
     Args:
         model: the model.
         config: configuration of the accelerator.
         bundle: SHA-256 of the model's bundle.
+        taps: names of values that the program writes beside logits; the configuration must have ``taps`` for them.
 
     Raises:
-        UnsupportedError: an operation cannot be lowered, or the program could stop the read stream; the message names
-            the operation with its layer or the queue, the reason, and a remedy.
+        UnsupportedError: an operation cannot be lowered, a value cannot be written, or the program could stop the read
+            stream; the message names the operation with its layer, the value or the queue, the reason, and a remedy.
     """
-    lowering = Lowering(model, config)
+    lowering = Lowering(model, config, taps=taps)
     lowering.run()
     check_queues(lowering.out.instructions[: lowering.pass_ends], config)
     count = len(lowering.out.instructions)
@@ -300,5 +317,6 @@ def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str
             logit_exponent=lowering.logit_exponent,
             embedding_scale=lowering.embedding_scale,
             logits_cap=lowering.logits_cap,
+            taps=lowering.taps.facts(model),
         ),
     )

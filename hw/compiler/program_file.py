@@ -23,6 +23,7 @@ from edgedec.bundle.atomic import new_folder
 from edgedec.bundle.manifest import manifest_hash
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import HostFacts, Program
+from edgedec.hw.compiler.taps import TapFacts
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import unpack_program
 
@@ -168,17 +169,18 @@ def _said(host: HostFacts) -> dict[str, Any]:
     """Return the facts without those of later versions that the program does not need, which earlier ones do not know."""
     later = [] if host.second_frequencies else ["second_frequencies", "second_magnitude"]
     later += [] if host.logits_cap else ["logits_cap"]
+    later += [] if host.taps else ["taps"]
     return {name: value for name, value in asdict(host).items() if name not in later}
 
 
 def _host(content: dict[str, Any]) -> HostFacts:
     factors = {"magnitude": 1.0, "embedding_scale": 1.0, "second_magnitude": 1.0}  # earlier programs do not say them
-    content = {**factors, "second_frequencies": [], **content}
+    content = {**factors, "second_frequencies": [], "taps": [], **content}
     tables = ("inverse_frequencies", "second_frequencies")
     kinds = {
         "bundle": str,
         "embedding": str,
-        **dict.fromkeys(tables, list),
+        **dict.fromkeys((*tables, "taps"), list),
         **dict.fromkeys((*factors, "logits_cap"), float),
     }
     for member in fields(HostFacts):
@@ -194,14 +196,33 @@ def _host(content: dict[str, Any]) -> HostFacts:
             raise ValueError(f"{name} are not all numbers")
     if content["hidden"] < 1 or content["vocab"] < 1 or abs(content["residual_fraction"]) > 1 << 10:
         raise ValueError("hidden, vocab or residual_fraction is out of range")
-    return HostFacts(**{**content, **{name: tuple(map(float, content[name])) for name in tables}})
+    taps = tuple(map(_tap, content["taps"]))
+    if len({tap.name for tap in taps}) < len(taps):
+        raise ValueError("two taps have one name")
+    return HostFacts(**{**content, **{name: tuple(map(float, content[name])) for name in tables}, "taps": taps})
+
+
+def _tap(content: Any) -> TapFacts:
+    kinds = {"name": str, "instruction": int, "elements": int, "unit": float, "normed": bool, "selected": bool}
+    if not isinstance(content, dict) or {name: type(value) for name, value in content.items()} != kinds:
+        raise ValueError(f"a tap is {reprlib.repr(content)}, and must have {', '.join(kinds)}")
+    tap = TapFacts(**content)
+    if not tap.name.isprintable() or not tap.unit > 0 or tap.elements < 1 or tap.instruction < 0:
+        raise ValueError(f"the tap {tap.name!r} has a name, unit, elements or instruction out of range")
+    return tap
 
 
 def _check_ranges(path: Path, program: Program) -> None:
-    """Check that the image is whole beats, and that no instruction leaves its buffer."""
+    """Check that the image is whole beats, that no instruction leaves its buffer, and that instructions write the taps."""
     beat_bytes = program.config.beat_bytes
     if program.image.size % beat_bytes:
         raise BundleError(f"{path / IMAGE}: {program.image.size} bytes are not whole beats of {beat_bytes}")
-    stray = program.astray()
+    try:
+        stray = program.astray()
+    except BundleError as error:
+        raise BundleError(f"{path / CODE}: {error}") from None
     if stray is not None:
         raise BundleError(f"{path / CODE}: instruction {stray} leaves its buffer; compile the program again")
+    lost = [tap.name for tap in program.host.taps if not program.writes(tap)]
+    if lost:
+        raise BundleError(f"{path / CODE}: no instruction writes the tap {lost[0]!r}; compile the program again")

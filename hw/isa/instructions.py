@@ -118,7 +118,9 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     # Loads ``elements`` elements of the embedding rows into the residual.
     Opcode.LOAD: {"elements": 16},
     # Quantizes the next vector of a source, after a norm with eps if ``normed``. blocks: blocks of codes.
-    Opcode.VECTOR: {"source": 2, "normed": 1, "blocks": 16, "eps": 48},
+    # tap, tap_norm: writes the vector, and the product and root of its norm, to the output; tap_page: page of
+    # TAP_PAGE_BYTES at which they begin (edgedec.hw.compiler.output_places).
+    Opcode.VECTOR: {"source": 2, "normed": 1, "blocks": 16, "eps": 48, "tap": 1, "tap_norm": 1, "tap_page": 28},
     # Multiplies; the first fields are those of edgedec.hw.matrix.matrix_path.descriptor, the others describe the sink:
     #   more: the vector continues in the next matrix.
     #   start: first element of the residual that rows are added to (RESIDUAL).
@@ -175,7 +177,7 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
 }
 SIGNED = frozenset({"base0", "base1"})  # names of the signed fields
 OPTIONAL = frozenset(
-    {"cap_factor", "cap_shift", "norm_heads", "norm_rows"}
+    {"cap_factor", "cap_shift", "norm_heads", "norm_rows", "tap", "tap_norm", "tap_page"}
 )  # names of the fields at the end of an instruction that only some accelerators read
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError
+from edgedec.hw.compiler.output_places import tap_places
 from edgedec.hw.compiler.program import HostFacts, Program, result_bytes
 from edgedec.hw.compiler.ternary_image import DamagedWeightsError
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
@@ -191,6 +192,7 @@ class Runner:
             try:
                 decoded.append(unpack(code[at : at + INSTRUCTION_BYTES]))
                 self._config.cache_rows(decoded[-1]["ring"])
+                tap_places(self._config, decoded[-1])
             except BundleError as error:
                 raise _FaultError(Cause.DESCRIPTOR, index) from error
         return tuple(decoded), commit
@@ -212,10 +214,16 @@ class Runner:
         # The cache is written first, because one buffer may hold the results too if the device sees all of a board's memory.
         laid = stripe(interpreter.cache, ports=self._config.ports, port_bytes=self._config.port_bytes)
         kv[: laid.size] = laid
-        if request.logits and not request.commits:
+        if not request.commits:
             self._write_results(request, program, interpreter)
 
     def _write_results(self, request: PassRequest, program: Program, interpreter: Interpreter) -> None:
+        size, taps = interpreter.output.size, program.tap_bytes
+        written = [slice(size - taps, size)] if taps else []
+        if request.logits:
+            written.append(slice(0, size if request.logits == _WHOLE_ROWS else result_bytes(self._config)))
+        if not written:
+            return
         address = request.addresses["output"]
         try:
             output = self._at(address, Cause.WRITE)[1]
@@ -223,10 +231,10 @@ class Runner:
             numbered = enumerate(program.instructions)
             heads = (n for n, one in numbered if one.opcode == Opcode.MATRIX and one["sink"] == Sink.LOGITS)
             raise _FaultError(Cause.WRITE, max(heads, default=0)) from fault
-        size = interpreter.output.size if request.logits == _WHOLE_ROWS else result_bytes(self._config)
-        if output.size < size:
+        if output.size < max(part.stop for part in written):
             raise _FaultError(Cause.WRITE, interpreter.at)
-        output[:size] = interpreter.output[:size]
+        for part in written:
+            output[part] = interpreter.output[part]
 
 
 def traffic(program: Program, request: PassRequest) -> tuple[int, int]:

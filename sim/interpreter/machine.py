@@ -35,7 +35,8 @@ class Interpreter:
 
     Members:
         input, cache, output: uint8 buffers in logical order. The host writes ``input`` before a pass and reads ``output``
-            after it. A pass without logits leaves ``output`` as it is, and every pass leaves the rows of unused slots.
+            after it. A pass without logits leaves ``output`` as it is but for tapped vectors, and every pass leaves the rows
+            of unused slots.
         at: number of the current instruction.
 
     Args:

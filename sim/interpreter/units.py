@@ -19,7 +19,7 @@ from edgedec.reference.integer_profile.ops.attention import QUERY_BITS
 from edgedec.reference.integer_profile.ops.gated_activation import RELU2_SHIFT, SILU_SHIFT, UP_SHIFT, gate_factor
 from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, normed_scale
 from edgedec.reference.integer_profile.ops.rms_norm import normed_heads, normed_rows, root_mean_square, sums_of_squares
-from edgedec.reference.integer_profile.values import Scale
+from edgedec.reference.integer_profile.values import Normed, Scale
 from edgedec.sim.interpreter.attention import (
     HeadConstants,
     KvMemory,
@@ -31,6 +31,7 @@ from edgedec.sim.interpreter.attention import (
 )
 from edgedec.sim.interpreter.matrices import WeightMemory, drained, matrix_layout
 from edgedec.sim.interpreter.streams import ItemQueue, integers
+from edgedec.sim.interpreter.taps import write_taps
 
 __all__ = ["PassRegisters", "Trace", "Units"]
 
@@ -190,7 +191,7 @@ class Units:
         if source != job.fields["source"]:
             needed = Source(job.fields["source"]).name
             raise _fault(job.index, Opcode.VECTOR, f"it needs {needed}, but {source.name} comes next")
-        width = x.shape[1]
+        width, norm = x.shape[1], None
         if job.fields["normed"] and len(self._fifos[Destination.GAINS]) < width:
             return False
         self._queues[Opcode.VECTOR].popleft()
@@ -201,11 +202,13 @@ class Units:
             small, big = sums_of_squares(x)
             root, exponent = root_mean_square(small + job.fields["eps"], big)
             self._trace(job.name, y)
+            norm = Normed(y=y, root=root, exponent=exponent)
             codes, m16, e = codes_of(y)
             scale = normed_scale(m16, e, root, exponent)
         else:
             codes, m16, e = codes_of(x)
             scale = Scale(mantissa=m16, exponent=np.where(m16 > 0, e - 16, 0))
+        write_taps(self._config, job.fields, self._output, x, norm)
         columns = job.fields["blocks"] * self._config.beat_bytes
         if codes[:, columns:].any():
             raise _fault(job.index, Opcode.VECTOR, f"its vector is longer than {columns} columns")

@@ -16,6 +16,7 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.sim import Simulator
 
+from edgedec.errors import UnsupportedError
 from edgedec.graph.ops import Embed
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.compiler.choose import config_for
@@ -25,11 +26,13 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Opcode, When
 from edgedec.hw.isa.registers import COUNTS
 from edgedec.hw.isa.striping import stripe
+from edgedec.hw.plan.estimate import estimate
 from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.driver.driver import NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.schemes import Int8Scheme, TernaryScheme
+from edgedec.sim.devices.sim import open_device
 from edgedec.sim.interpreter import Interpreter
 from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
 from tests.hw.support.bench_accelerator import simulated
@@ -115,6 +118,14 @@ def test_the_registers_have_a_page_of_addresses() -> None:
     """Read the width of the bus at the registers: boards place them at multiples of 4 KiB."""
     bus = Accelerator(compiled()[1].config).registers
     assert len(bus.awaddr) == len(bus.araddr) == 12
+
+
+def test_there_is_no_unit_for_taps() -> None:
+    """The RTL, its simulation and its estimate refuse the configuration before anything is built."""
+    config = replace(AcceleratorConfig(), taps=True)
+    for refuses in (Accelerator, estimate, open_device):
+        with pytest.raises(UnsupportedError, match=r"no unit yet that writes tapped vectors to memory: .*interpreter"):
+            refuses(config)
 
 
 @pytest.mark.thorough

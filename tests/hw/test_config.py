@@ -230,7 +230,7 @@ def test_a_window_makes_another_accelerator_and_none_makes_the_earlier_one() -> 
     assert AcceleratorConfig(window=64).hash != AcceleratorConfig().hash
 
 
-@pytest.mark.parametrize("member", ["head_norms", "post_norms", "score_cap", "gelu"])
+@pytest.mark.parametrize("member", ["head_norms", "post_norms", "score_cap", "gelu", "taps"])
 def test_a_later_unit_makes_another_accelerator(member: str) -> None:
     config = AcceleratorConfig(**{member: True})
     assert config.hash != AcceleratorConfig().hash

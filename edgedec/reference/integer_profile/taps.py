@@ -75,9 +75,11 @@ class TappedRows:
         """
         if self.root is None or self.exponent is None:
             # A number of 27 bits times a power of two rounds like the number alone.
-            return np.multiply(self.values, np.float32(self.form.unit), dtype=np.float32)
-        units = self.form.unit / np.ldexp(self.root.astype(np.float64), self.exponent)
-        return (self.values * units[:, None]).astype(np.float32)
+            real: NDArray[np.float32] = np.multiply(self.values, np.float32(self.form.unit), dtype=np.float32)
+            return real
+        units: NDArray[np.float64] = self.form.unit / np.ldexp(self.root.astype(np.float64), self.exponent)
+        quotients: NDArray[np.float64] = self.values * units[:, None]
+        return quotients.astype(np.float32)
 
 
 def tap_form(model: IntegerModel, name: str) -> TapForm:
