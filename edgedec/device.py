@@ -13,7 +13,8 @@ with the behaviour of the RTL. Its rules are:
 
 A device is found by its name, the name of a file in one of ``PACKAGES``, which has the function ``open_device(config,
 **options) -> Device``; nothing is registered anywhere. If a device needs an argument, its file has the constant
-``ARGUMENT``: the name of the option whose value follows the device's name and a colon, as in "replay:FILE".
+``ARGUMENT``: the name of the option whose value follows the device's name and a colon, as in "replay:FILE". The constant
+``TAPS`` is True in the file of a device that runs programs whose configuration has ``taps``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = [
     "device_argument",
     "device_names",
     "device_options",
+    "device_taps",
     "open_device",
 ]
 
@@ -154,6 +156,15 @@ def device_argument(name: str) -> str | None:
     """
     argument: str | None = getattr(_module(name), "ARGUMENT", None)
     return argument
+
+
+def device_taps(name: str) -> bool:
+    """Return whether the device runs programs that write values beside logits.
+
+    Raises:
+        UsageError: the device is unknown.
+    """
+    return bool(getattr(_module(name), "TAPS", False))
 
 
 def open_device(name: str, config: Any, **options: Any) -> Device:

@@ -10,7 +10,7 @@ from edgedec.hw.compiler.constants import angle_items, load_items
 from edgedec.hw.compiler.output_places import tap_places
 from edgedec.hw.compiler.program import Program, result_bytes
 from edgedec.hw.compiler.taps import TapFacts
-from edgedec.hw.isa.instructions import Destination
+from edgedec.hw.isa.instructions import Destination, When
 from edgedec.hw.isa.output_layout import RESULT_BYTES, ROWS_OFFSET
 from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.ops.embed import EmbedConstants
@@ -180,11 +180,9 @@ class ProgramHost:
         known = ", ".join(tap.name for tap in self.program.host.taps) or "none"
         raise UsageError(f"the program does not write {name!r}, only {known}; compile it with taps=({name!r},)")
 
-    def end_of(self, tap: TapFacts) -> int:
-        """Return the bytes of the output buffer up to the end of a tapped value."""
-        places = tap_places(self.program.config, self.program.instructions[tap.instruction])
-        assert places is not None
-        return places.end
+    def needs_logits(self, name: str) -> bool:
+        """Return whether passes with logits only write a value, one after the last layer's keys and values."""
+        return self.program.instructions[self.tap(name).instruction]["when"] == When.WITH_LOGITS
 
     def _exponent(self, scales: NDArray[np.int16]) -> I64:
         return scales[:, 1].astype(np.int64) + self.program.host.logit_exponent

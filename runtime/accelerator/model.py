@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from edgedec.graph.ops import Embed
 from edgedec.host.install_hint import install_extra
 from edgedec.hw.compiler.choose import ring_window, small_config
 from edgedec.hw.compiler.lowering import Lowering
+from edgedec.hw.compiler.output_places import rows_end
 from edgedec.hw.compiler.program import Program, compile_model, lowered_sizes, ring_beats
 from edgedec.hw.compiler.shapes import shape_model
 from edgedec.hw.config import AcceleratorConfig
@@ -25,11 +26,11 @@ from edgedec.schemes import EmbeddingWeight
 
 __all__ = [
     "AcceleratorModel",
+    "BufferSizes",
     "buffer_bytes",
     "chosen_config",
     "keeps_windows",
     "prepare_model",
-    "ring_bytes",
 ]
 
 # Positions that small accelerators have at least. More positions do not slow a simulation down, but the simulator of each
@@ -45,13 +46,16 @@ class AcceleratorModel:
     embedding: EmbeddingWeight
 
 
-def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -> AcceleratorConfig:
+def chosen_config(
+    bundle: Bundle, options: AcceleratorOptions, positions: int, *, taps: bool = False
+) -> AcceleratorConfig:
     """Return the configuration of a run's accelerator, computed from manifests only.
 
     Args:
         bundle: the model.
         options: the options that select the accelerator.
         positions: minimum number of positions of the cache.
+        taps: whether passes return values beside logits.
 
     Raises:
         UnsupportedError: no accelerator can run the model, or none that can fits the board.
@@ -84,7 +88,7 @@ def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -
         raise UsageError(
             f"the accelerator of {options.board_name} holds {config.context} positions, not {positions}; lower --ctx-size"
         )
-    return config
+    return replace(config, taps=True) if taps else config
 
 
 def _shape(bundle: Bundle) -> IntegerModel:
@@ -104,17 +108,24 @@ def _config(model: IntegerModel, options: AcceleratorOptions, overrides: Mapping
     return options.generator.config(model, board, **members)
 
 
-def buffer_bytes(bundle: Bundle, options: AcceleratorOptions, positions: int) -> Mapping[str, int]:
-    """Return ``Program.sizes`` of a run, computed from manifests only.
+@dataclass(frozen=True, kw_only=True)
+class BufferSizes:
+    """The bytes of a program's buffers.
 
-    The sizes are never smaller than those of the program of ``prepare_model``. See ``chosen_config`` for the errors.
+    Members:
+        by_name: ``Program.sizes``.
+        rings: bytes of the cache that are rings of layers with a window.
+        taps: bytes of the output that are tapped values.
     """
-    return _sizes(bundle, options, positions)[0]
 
+    by_name: Mapping[str, int]
+    rings: int
+    taps: int
 
-def ring_bytes(bundle: Bundle, options: AcceleratorOptions, positions: int) -> int:
-    """Return the bytes of the cache that are rings of layers with a window. See ``chosen_config`` for the errors."""
-    return _sizes(bundle, options, positions)[1]
+    @staticmethod
+    def of(program: Program) -> BufferSizes:
+        """Return the sizes of a program."""
+        return BufferSizes(by_name=program.sizes, rings=program.ring_bytes, taps=program.tap_bytes)
 
 
 def keeps_windows(bundle: Bundle, config: AcceleratorConfig, options: AcceleratorOptions) -> bool:
@@ -125,28 +136,41 @@ def keeps_windows(bundle: Bundle, config: AcceleratorConfig, options: Accelerato
     return config.window >= window or replace(config, window=window).ring is None
 
 
-def _sizes(bundle: Bundle, options: AcceleratorOptions, positions: int) -> tuple[Mapping[str, int], int]:
-    """Return the sizes of a program's buffers, and the bytes of its rings."""
-    config = chosen_config(bundle, options, positions)
-    key = ("accelerator_sizes", config)
+def buffer_bytes(bundle: Bundle, options: AcceleratorOptions, positions: int, taps: Sequence[str] = ()) -> BufferSizes:
+    """Return the sizes of a run's buffers, computed from manifests only.
+
+    They are never smaller than those of the program of ``prepare_model``. See ``chosen_config`` for the errors.
+
+    Raises:
+        UnsupportedError: the accelerator cannot return one of the values ``taps``.
+    """
+    config = chosen_config(bundle, options, positions, taps=bool(taps))
+    key = ("accelerator_sizes", config, tuple(taps))
     if key not in bundle.derived:  # cached, because a planner calls this hundreds of times
-        bundle.derived[key] = _computed_sizes(bundle, config, options)
-    return cast(tuple[Mapping[str, int], int], bundle.derived[key])
+        bundle.derived[key] = _computed_sizes(bundle, config, options, taps)
+    return cast(BufferSizes, bundle.derived[key])
 
 
 def _computed_sizes(
-    bundle: Bundle, config: AcceleratorConfig, options: AcceleratorOptions
-) -> tuple[Mapping[str, int], int]:
+    bundle: Bundle, config: AcceleratorConfig, options: AcceleratorOptions, taps: Sequence[str]
+) -> BufferSizes:
     if options.board_bundle is not None:
-        program = options.board_bundle.program()
-        return program.sizes, program.ring_bytes
-    lowering = Lowering(_shape(bundle), config)
+        return BufferSizes.of(options.board_bundle.program())
+    model = _shape(bundle)
+    lowering = Lowering(model, config, taps=taps)
     lowering.run()
-    return lowered_sizes(lowering), ring_beats(lowering.out.instructions) * config.beat_bytes
+    sizes = lowered_sizes(lowering)
+    rings = ring_beats(lowering.out.instructions) * config.beat_bytes
+    return BufferSizes(by_name=sizes, rings=rings, taps=sizes["output"] - rows_end(config, model.vocab))
 
 
 def prepare_model(
-    bundle: Bundle, options: AcceleratorOptions, positions: int, *, progress: Progress = silent
+    bundle: Bundle,
+    options: AcceleratorOptions,
+    positions: int,
+    taps: Sequence[str] = (),
+    *,
+    progress: Progress = silent,
 ) -> AcceleratorModel:
     """Return the program of a model: that of the board bundle, or one compiled now, which takes seconds.
 
@@ -154,14 +178,15 @@ def prepare_model(
         bundle: the model; with a board bundle, the model in it.
         options: the options that select the accelerator.
         positions: minimum number of positions of the cache.
+        taps: names of the values that passes return beside logits; none with a board bundle.
         progress: called during the calibration.
 
     See ``chosen_config``, ``calibrate`` and ``prepare`` for the errors.
     """
     if options.board_bundle is not None:
         return AcceleratorModel(program=options.board_bundle.program(), embedding=options.board_bundle.embedding)
-    config = chosen_config(bundle, options, positions)
+    config = chosen_config(bundle, options, positions, taps=bool(taps))
     integers = prepare(bundle, calibrated(bundle, progress=progress))
     (embed,) = (op for op in integers.graph.operations if isinstance(op, Embed))
-    program = compile_model(integers, config, bundle=bundle.sha256)
+    program = compile_model(integers, config, bundle=bundle.sha256, taps=taps)
     return AcceleratorModel(program=program, embedding=integers.constants[embed.name].weight)

@@ -18,9 +18,10 @@ from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.driver.recording import digests, zero_digests
 from edgedec.runtime.driver.recording_file import CHUNK_BYTES, Failure, RecordedStep, RecordingReader, StepKind
 
-__all__ = ["ARGUMENT", "ReplayBuffer", "ReplayDevice", "open_device"]
+__all__ = ["ARGUMENT", "TAPS", "ReplayBuffer", "ReplayDevice", "open_device"]
 
 ARGUMENT = "recording"  # argument of ``open_device`` that follows the colon in "replay:FILE"
+TAPS = True  # a recording of another configuration is refused by its hash
 
 U8 = NDArray[np.uint8]
 

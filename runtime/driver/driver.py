@@ -17,6 +17,7 @@ from edgedec.hw.config import ADDRESS_BITS
 from edgedec.hw.isa.instructions import Opcode
 from edgedec.hw.isa.registers import COUNTS, ERROR_CAUSES, REGISTER_MAP, Cause
 from edgedec.hw.isa.striping import block_bytes
+from edgedec.reference.integer_profile.taps import TappedRows
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions
 from edgedec.runtime.driver.registers import Registers
@@ -275,6 +276,15 @@ class Driver:
         """
         self._check_written(rows, WHOLE_ROWS)
         return self.host.logits(self._region("output").fetched(self.program.output_bytes), rows)
+
+    def tapped(self, name: str, rows: I32) -> TappedRows:
+        """Return a tapped value of the slots ``rows`` of the last pass.
+
+        Raises:
+            UsageError: see ``results``; the value needs a pass with logits, or the program does not write it.
+        """
+        self._check_written(rows, BEST if self.host.needs_logits(name) else NO_LOGITS)
+        return self.host.tapped(self._region("output").fetched(self.program.output_bytes), name, rows)
 
     def _check_written(self, rows: I32, least: int) -> None:
         slots, logits = self._written

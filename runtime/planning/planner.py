@@ -168,8 +168,10 @@ class Planner:
     def memories(self, choice: RunChoice, limits: Limits) -> tuple[MemoryUse, ...]:
         """Return the device's own memories, and disks with files of values, and what the models take of them together."""
         joined = dict[str, MemoryUse]()
-        own = self.module.memories(self.bundle, self.settings.target_request(limits, kv_bits=choice.kv_bits))
-        for use in (*own, *file_uses(self.drafter(choice), limits)):
+        guesser = self.drafter(choice)
+        taps = run_taps(self.bundle, guesser, embeddings=self.settings.embeddings)
+        request = self.settings.target_request(limits, kv_bits=choice.kv_bits, taps=taps)
+        for use in (*self.module.memories(self.bundle, request), *file_uses(guesser, limits)):
             others = joined[use.name].used_bytes if use.name in joined else 0
             joined[use.name] = replace(use, used_bytes=others + use.used_bytes)
         return tuple(joined.values())

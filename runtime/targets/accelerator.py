@@ -6,7 +6,7 @@ previous one stay on the device and the others run again, which gives the same i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from edgedec.boards import find_board
 from edgedec.bundle.bundle import Bundle
 from edgedec.device import Device
-from edgedec.errors import UnsupportedError, UsageError
+from edgedec.errors import UsageError
 from edgedec.families import build_graph
 from edgedec.memory.plan import MemoryUse
 from edgedec.progress import Progress
@@ -23,15 +23,16 @@ from edgedec.runtime.accelerator.float_logits import float_logits, found_likelie
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import (
     AcceleratorModel,
+    BufferSizes,
     buffer_bytes,
     chosen_config,
     keeps_windows,
     prepare_model,
-    ring_bytes,
 )
 from edgedec.runtime.accelerator.opening import bandwidth, check_device, memory_model, open_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
+from edgedec.runtime.accelerator.taps import check_open, check_taps, host_bytes, tapped_rows
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.facts import DeviceFacts
@@ -181,7 +182,7 @@ class ProgramTarget:
             vocab=model.program.host.vocab,
             tokenizer_hash=bundle.tokenizer_hash,
             positions=limits.positions,
-            taps=(),
+            taps=tuple(tap.name for tap in model.program.host.taps),
             masks="any",
             batch_invariant=True,
             top_k=self.top_k,
@@ -195,7 +196,7 @@ class ProgramTarget:
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of the device's buffers, whose sizes the program fixes."""
-        return _items(self.program.sizes, self.program.ring_bytes)
+        return _items(BufferSizes.of(self.program))
 
     def open(self, limits: Limits) -> State:
         """Return the empty cache of a new sequence."""
@@ -221,8 +222,7 @@ class ProgramTarget:
     def _submit_pass(self, state: State, work: Pass) -> _ProgramTicket:
         assert isinstance(state, _ProgramState)
         check_pass(work, state.length, self.limits, self.info)
-        if work.taps:
-            raise _no_taps(work.taps)
+        check_open(work.taps, self.info.taps)
         if self._running is not None:
             self._running.copied()  # wait for it, because the device runs one pass at a time
         self._cache.bring(state, state.rows)
@@ -234,7 +234,8 @@ class ProgramTarget:
     def _start(self, work: Pass, *, whole: bool = False) -> None:
         n = len(work.ids)
         if not len(_logit_rows(work)):
-            self._output = NO_LOGITS
+            # In a pass without logits the device leaves out what comes after the last layer's keys and values.
+            self._output = BEST if any(map(self.driver.host.needs_logits, work.taps)) else NO_LOGITS
         else:
             # The device has no sum of exponentials, which the host computes of whole rows.
             few = 0 < work.top_k <= self.top_k and not work.log_sum and not whole
@@ -258,13 +259,15 @@ class ProgramTarget:
             raise UsageError("the pass of this ticket was abandoned; submit it again")
         self._running = None
         seconds = self._wait(work)
-        best = self._best(work) if self._output == BEST else None
-        if self._output == BEST and best is None:  # the device has found too few tokens of a row: get whole rows
+        found = self._output == BEST and len(_logit_rows(work)) > 0
+        best = self._best(work) if found else None
+        if found and best is None:  # the device has found too few tokens of a row: get whole rows
             self._start(work, whole=True)
             seconds += self._wait(work)
         logits, top = best or self._whole(work)
+        taps = tapped_rows(self.driver, work.taps, len(work.ids), _logit_rows(work))
         state.last = rows_of(work)
-        return PassResult(logits=logits, top=top, taps={}, seconds=seconds)
+        return PassResult(logits=logits, top=top, taps=taps, seconds=seconds)
 
     def _wait(self, work: Pass) -> float:
         """Wait for the running pass and return its seconds."""
@@ -337,17 +340,13 @@ def _logit_rows(work: Pass) -> I32:
     return np.array([len(work.ids) - 1], np.int32) if work.logits is None else work.logits
 
 
-def _no_taps(taps: Sequence[str]) -> UnsupportedError:
-    return UnsupportedError(
-        f"the accelerator returns logits only, not {', '.join(taps)}; leave out --embeddings, or the drafter that needs "
-        "them, or use --device cpu"
-    )
-
-
-def _items(sizes: Mapping[str, int], ring_bytes: int) -> dict[str, int]:
-    """Return the items of a plan; the rings are an item of their own."""
-    items = {_ITEMS[name]: size for name, size in sizes.items()}
-    return items if not ring_bytes else {**items, "kv": items["kv"] - ring_bytes, "kv_ring": ring_bytes}
+def _items(sizes: BufferSizes) -> dict[str, int]:
+    """Return the items of a plan; the rings and the tapped values are items of their own."""
+    items = {_ITEMS[name]: size for name, size in sizes.by_name.items()}
+    for name, item, part in (("kv", "kv_ring", sizes.rings), ("logits", "taps", sizes.taps)):
+        if part:
+            items |= {name: items[name] - part, item: part}
+    return items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,13 +360,13 @@ class _Module:
         """Compile the program, open the device and return the target.
 
         Raises:
-            UnsupportedError: the model cannot be mapped to the accelerator, or there are taps.
+            UnsupportedError: the model cannot be mapped to the accelerator, or this cannot return the values ``taps``.
             ToolError: a tool or package that the device needs is missing.
             DeviceError: the device does not answer, or is in use.
         """
-        if request.taps:
-            raise _no_taps(request.taps)
-        model = prepare_model(bundle, self.options, request.limits.positions, progress=self.progress)
+        check_taps(request.device, self.options, request.taps)
+        positions = request.limits.positions
+        model = prepare_model(bundle, self.options, positions, request.taps, progress=self.progress)
         opened = open_device(request.device, model.program, self.options, progress=self.progress)
         try:
             return ProgramTarget(
@@ -407,21 +406,22 @@ class _Module:
 
     def memories(self, bundle: Bundle, request: TargetRequest) -> tuple[MemoryUse, ...]:
         """Return the board's memories."""
-        positions = request.limits.positions
-        config, buffers = chosen_config(bundle, self.options, positions), buffer_bytes(bundle, self.options, positions)
+        check_taps(request.device, self.options, request.taps)
+        positions, taps = request.limits.positions, request.taps
+        config = chosen_config(bundle, self.options, positions, taps=bool(taps))
+        buffers = buffer_bytes(bundle, self.options, positions, taps).by_name
         return board_memories(config, buffers, self.options, request.device)
 
     def footprint(self, bundle: Bundle, request: TargetRequest) -> Bytes:
         """Return the bytes of the device's buffers and of the embedding, whose rows the host sends.
 
         Raises:
-            UnsupportedError: ``request.taps`` names values, of which the accelerator returns none.
+            UnsupportedError: the accelerator cannot return one of the values ``request.taps``.
         """
+        check_taps(request.device, self.options, request.taps)
+        buffers = _items(buffer_bytes(bundle, self.options, request.limits.positions, request.taps))
         if request.taps:
-            raise _no_taps(request.taps)
-        positions = request.limits.positions
-        sizes = buffer_bytes(bundle, self.options, positions)
-        buffers = _items(sizes, ring_bytes(bundle, self.options, positions))
+            buffers["taps"] += host_bytes(bundle, request.limits, request.taps)
         embedding = bundle.tensors[embedding_name(build_graph(bundle.config))]
         scheme, shape = embedding.scheme, embedding.shape
         # Trits are unpacked to a byte each; other tables stay views of the file.

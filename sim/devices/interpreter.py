@@ -18,7 +18,9 @@ from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause
 from edgedec.sim.interpreter.device_run import DeviceBuffer, PassOutcome, PassRequest, Runner
 from edgedec.sim.machine.register_file import RegisterFile
 
-__all__ = ["InterpreterBuffer", "InterpreterDevice", "open_device"]
+__all__ = ["TAPS", "InterpreterBuffer", "InterpreterDevice", "open_device"]
+
+TAPS = True  # it writes tapped vectors
 
 U8 = NDArray[np.uint8]
 

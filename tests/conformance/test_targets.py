@@ -96,7 +96,7 @@ def target(request: pytest.FixtureRequest, bundles: dict[str, Bundle]) -> Target
         return OnnxTarget(bundles[method], device="cpu", limits=LIMITS, threads=1, taps=TAPS, unsigned_int8=unsigned)
     if device == ACCELERATOR:
         options = AcceleratorOptions(overrides={"slots": 8})
-        return open_target(bundles[method], device=device, limits=ACCELERATOR_LIMITS, accelerator=options)
+        return open_target(bundles[method], device=device, limits=ACCELERATOR_LIMITS, accelerator=options, taps=TAPS)
     if device == "gpu":
         need_gpu()
     if device == "cpu" and usable() is None and bits != 32:
@@ -362,15 +362,17 @@ def test_padding_of_the_vocabulary_is_never_among_the_likeliest(
 
 @pytest.mark.thorough(sample=24)
 def test_taps_return_graph_values(target: Target) -> None:
-    if is_accelerated(target):
-        with pytest.raises(UnsupportedError, match=r"returns logits only, not layers\.0\.out, final_norm"):
-            run(target, target.open(LIMITS), [5, 6, 7], taps=TAPS)
-        return
     result = run(target, target.open(LIMITS), [5, 6, 7], taps=TAPS)
     assert result.taps["layers.0.out"].shape == (3, 72)
     assert result.taps["final_norm"].shape == (1, 72)
     one = run(target, target.open(LIMITS), [5], taps=("layers.0.out",))
     assert set(one.taps) == {"layers.0.out"}
+    none = run(target, target.open(LIMITS), [5, 6, 7], taps=TAPS, logits=rows(0))
+    assert none.taps["final_norm"].shape == (0, 72)
+    close(target, none.taps["layers.0.out"], result.taps["layers.0.out"])
+    chosen = run(target, target.open(LIMITS), [5, 6, 7], taps=TAPS, logits=np.array([2, 0], np.int32), top_k=2)
+    assert chosen.taps["final_norm"].shape == (2, 72)
+    close(target, chosen.taps["final_norm"][0], result.taps["final_norm"][0])
     close(target, one.taps["layers.0.out"][0], result.taps["layers.0.out"][0])
     with pytest.raises(UnsupportedError, match=r"layers\.1\.nothing"):
         run(target, target.open(LIMITS), [5], taps=("layers.1.nothing",))

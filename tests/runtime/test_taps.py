@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from edgedec.bundle.bundle import Bundle
-from edgedec.errors import EdgedecError, UnsupportedError
+from edgedec.errors import UnsupportedError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.drafters.auto import _AutoDrafter
@@ -172,29 +172,43 @@ def check(session: Session, draft: Recorder, device: str = "cpu") -> None:
 @pytest.fixture(scope="module")
 def script(path: Path) -> list[int]:
     """Return the ids of the first prompt and of its text."""
-    with Session.open(path, threads=1, ctx_size=192) as session:
-        stream = begin(session, STORY)
+    return ids_without_drafts(path, "cpu")
+
+
+def ids_without_drafts(path: Path, device: str, count: int = 12) -> list[int]:
+    with Session.open(path, threads=1, ctx_size=192, device=device) as session:
+        stream = begin(session, STORY, count)
         end(session, stream)
         return [*session.encode(STORY).tolist(), *stream.answer.tokens]
 
 
 @pytest.mark.parametrize("policy", ["chain", "dynamic"])
 @pytest.mark.parametrize(
-    "device", ["cpu", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("float_reference", "gpu"))]
+    "device",
+    [
+        "cpu",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("float_reference", "gpu")),
+        pytest.param(
+            "interpreter", marks=pytest.mark.nightly
+        ),  # tests/runtime/accelerator/test_tapped_texts.py is short
+    ],
 )
 def test_the_rows_of_prompt_and_text_have_their_values(path: Path, script: list[int], device: str, policy: str) -> None:
     if device == "gpu":
         need_gpu()
-    drafter = RecordingDrafter(script=script)
+    expected = ids_without_drafts(path, device) if device == "interpreter" else script
+    drafter = RecordingDrafter(script=expected)
     with open_session(path, drafter, device=device, policy=policy) as session:
         width = CONFIG["hidden_size"]
-        if device != "gpu":
+        if device not in ("gpu", "interpreter"):
             assert session.run.plan.phases["run"]["taps"] == 2 * 4 * 3 * width * run_rows(session.run.limits)
         first = begin(session, STORY)
         end(session, first)
         (draft,) = drafter.drafts
         assert len(draft.ids) > len(STORY) + 8
-        assert sum(first.answer.timings.rounds.accepted) > 0 or device != "cpu"
+        if device in ("cpu", "interpreter"):
+            assert sum(first.answer.timings.rounds.accepted) > 0
+            assert first.answer.tokens == expected[-12:]
         check(session, draft, device)
         for prompt, kept in ((STORY[:-9] + "got 4", 60), (STORY[:-9] + "got 4", 80), (STORY[:40], 30), (STORY, 30)):
             again = begin(session, prompt)  # rows of the text before are kept: the draft has their values
@@ -326,9 +340,12 @@ def test_a_value_that_the_model_lacks_is_refused_before_it_is_loaded(path: Path,
         make_plan(Bundle.open(path), RunSettings(spec=spec, ctx_size=64))
 
 
-def test_an_accelerator_refuses_values_by_name(path: Path) -> None:
-    with pytest.raises(EdgedecError, match=r"layers.0.out"):
-        Session.open("demo", device="interpreter", ctx_size=64, spec=SpecConfig(drafter=RecordingDrafter()))
+def test_an_accelerator_refuses_values_by_name() -> None:
+    message = (
+        r"sim returns logits only, not layers\.0\.out, layers\.1\.out, layers\.2\.out: its accelerator has no unit"
+    )
+    with pytest.raises(UnsupportedError, match=message):
+        Session.open("demo", device="sim", ctx_size=64, spec=SpecConfig(drafter=RecordingDrafter()))
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

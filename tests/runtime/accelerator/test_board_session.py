@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgedec.errors import BundleError, UsageError
+from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.run_settings import RunSettings
@@ -61,6 +61,25 @@ def test_a_damaged_bundle_is_refused_before_anything_is_loaded(board: Path, tmp_
     bitstream.write_bytes(b"!" + bitstream.read_bytes()[1:])
     with pytest.raises(BundleError, match=r"accelerator\.bit: its hash does not match"):
         Session.open(tmp_path, device="interpreter")
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        (
+            "interpreter",
+            r"bundle: the program of a board bundle returns logits only, not .*out; give the model's own bundle",
+        ),
+        (
+            "pynq",
+            r"--device pynq returns logits only, not .*out: its accelerator has no unit yet that writes tapped vectors",
+        ),
+    ],
+)
+def test_embeddings_are_refused_before_anything_is_loaded(board: Path, device: str, message: str) -> None:
+    bundle, options = open_model(board, device, None)
+    with pytest.raises(UnsupportedError, match=message):
+        make_plan(bundle, RunSettings(device=device, accelerator=options, embeddings=True))
 
 
 def test_a_plan_can_be_made_without_the_board(board: Path) -> None:

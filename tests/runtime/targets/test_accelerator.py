@@ -303,8 +303,8 @@ def test_a_closed_target_releases_its_device(bundle: Bundle) -> None:
 def test_limits_past_those_of_the_accelerator_are_refused(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"4 slots and 1024 positions, not 5 and 64; lower --tree-nodes"):
         open_target(bundle, device="interpreter", limits=replace(LIMITS, nodes=5), accelerator=OPTIONS)
-    with pytest.raises(UnsupportedError, match="returns logits only, not final_norm"):
-        open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS, taps=("final_norm",))
+    with pytest.raises(UnsupportedError, match=r"--device sim returns logits only, not final_norm: .*no unit yet"):
+        open_target(bundle, device="sim", limits=LIMITS, accelerator=OPTIONS, taps=("final_norm",))
     with pytest.raises(
         UsageError, match=r"--board and --configuration are for accelerators \(.*sim.*\), not --device cpu"
     ):
@@ -338,7 +338,7 @@ def test_a_plan_has_the_bytes_of_the_program(tmp_path: Path, method: dict[str, A
     bundle = Bundle.open(tmp_path / "bundle")
     model = prepare_model(bundle, OPTIONS, 64)
     assert model.program.config == chosen_config(bundle, OPTIONS, 64)
-    planned = buffer_bytes(bundle, OPTIONS, 64)
+    planned = buffer_bytes(bundle, OPTIONS, 64).by_name
     if "planes" in method:
         assert all(planned[name] >= size for name, size in model.program.sizes.items())
     else:
@@ -367,7 +367,7 @@ def test_contiguous_memory_is_read_from_the_system(
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 1 kB\nCmaTotal:         131072 kB\nCmaFree:              64 kB\n")
     monkeypatch.setattr(memories, "read_cma", lambda: read_cma(meminfo))
-    config, sizes = chosen_config(bundle, OPTIONS, 64), buffer_bytes(bundle, OPTIONS, 64)
+    config, sizes = chosen_config(bundle, OPTIONS, 64), buffer_bytes(bundle, OPTIONS, 64).by_name
     (cma,) = (memory for memory in board_memories(config, sizes, OPTIONS, "pynq") if memory.name == "CMA")
     assert (cma.has_bytes, cma.fits) == (64 << 10, False)
     assert "cma=192M" in cma.hint

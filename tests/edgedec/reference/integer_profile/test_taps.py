@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
+
 import numpy as np
 import pytest
 
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.reference.float_profile.model import ReferenceModel
+from edgedec.reference.integer_profile import taps
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.reference.integer_profile.taps import TapForm, TappedRows, TapRecorder, tap_form
 from tests.edgedec.reference.integer_profile.support.make_models import VOCAB, tiny
@@ -29,14 +32,14 @@ NAMES = (
 def test_tapped_rows_are_the_values_of_the_profile(kind: str) -> None:
     """Compare integers with those of the trace, and real numbers with the float profile and with each other."""
     graph, weights, model = tiny(kind)
-    taps, traced = TapRecorder(model, NAMES), dict[str, I64]()
+    recorder, traced = TapRecorder(model, NAMES), dict[str, I64]()
     model.open().forward(IDS, trace=traced.__setitem__)
-    model.open().forward(IDS, trace=taps.trace)
+    model.open().forward(IDS, trace=recorder.trace)
     reference = ReferenceModel(graph, weights.__getitem__)
     rows = np.arange(len(IDS), dtype=np.int32)
     _, expected = reference.forward(IDS, reference.new_cache(), rows=rows, taps=NAMES)
     for name in NAMES:
-        tapped = taps.rows(name)
+        tapped = recorder.rows(name)
         assert np.array_equal(tapped.values, traced[name])
         assert (tapped.root is not None) == tap_form(model, name).normed == name.endswith("norm")
         real = tapped.real
@@ -45,12 +48,12 @@ def test_tapped_rows_are_the_values_of_the_profile(kind: str) -> None:
         assert np.abs(real).max() == pytest.approx(np.abs(expected[name]).max(), rel=0.2)
     last = max(name for name in graph.values if name.endswith(".out"))
     (norm,) = (op for op in graph.operations if "final_norm" in op.outputs)
-    taps = TapRecorder(model, (last, "final_norm"))
-    model.open().forward(IDS, trace=taps.trace)
-    x = taps.rows(last).real.astype(np.float64)
+    recorder = TapRecorder(model, (last, "final_norm"))
+    model.open().forward(IDS, trace=recorder.trace)
+    x = recorder.rows(last).real.astype(np.float64)
     gains = weights[norm.weight_names[0]].dense() + getattr(norm, "offset", 0.0)
     alone = gains * x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + getattr(norm, "eps", 0.0))
-    np.testing.assert_allclose(taps.rows("final_norm").real, alone, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(recorder.rows("final_norm").real, alone, rtol=2e-4, atol=2e-4)
 
 
 def test_rows_do_not_depend_on_the_pass() -> None:
@@ -64,6 +67,10 @@ def test_rows_do_not_depend_on_the_pass() -> None:
         for name in NAMES:
             assert np.array_equal(steps.rows(name).values[0], whole.rows(name).values[at])
             assert np.array_equal(steps.rows(name).real[0], whole.rows(name).real[at])
+
+
+def test_the_example_is_right() -> None:
+    assert doctest.testmod(taps, extraglobs={"np": np}).failed == 0
 
 
 def test_real_numbers_are_rounded_once() -> None:
@@ -94,7 +101,7 @@ def test_norms_that_no_quantizer_reads_have_no_tapped_rows() -> None:
 
 
 def test_rows_before_a_pass_are_refused() -> None:
-    taps = TapRecorder(tiny("native")[2], ("embed",))
+    recorder = TapRecorder(tiny("native")[2], ("embed",))
     for name in ("embed", "layers.0.out"):
         with pytest.raises(UsageError, match=f"no rows of '{name}': tap it, and run a pass"):
-            taps.rows(name)
+            recorder.rows(name)
