@@ -125,9 +125,10 @@ class Driver:
                 )
         configuration = self.registers.read("configuration_hash")
         if configuration != self.program.config.hash:
+            taps = ", ".join(tap.name for tap in self.program.host.taps)
             raise DeviceError(
                 f"the accelerator was generated from configuration {configuration:016x}, the program is for "
-                f"{self.program.config.hash:016x}; compile the model for this accelerator"
+                f"{self.program.config.hash:016x}; compile the model for this accelerator{' without ' * bool(taps)}{taps}"
             )
 
     def load(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.device import Device, device_names, open_device
+from edgedec.device import Device, device_names, device_taps, open_device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.program import Program, compile_model
@@ -24,6 +24,7 @@ from edgedec.hw.isa.instructions import Opcode
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.reference.integer_profile.model import Sequence
+from edgedec.reference.integer_profile.taps import TapRecorder
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.schemes import TernaryScheme
@@ -182,6 +183,47 @@ def test_buffers_are_separate_aligned_and_freed(device: Device) -> None:
         buffer.close()
     with pytest.raises(UsageError, match="no buffer to allocate"):
         device.allocate(0)
+
+
+TAPS = ("layers.0.out", "final_norm")
+
+
+def test_a_device_without_the_unit_refuses_a_program_with_taps(device: Device) -> None:
+    """A board's accelerator has no unit for taps, so its configuration is another one, whatever wrote the program."""
+    tapped = compile_model(MODEL, replace(CONFIG, taps=True), taps=TAPS)
+    with pytest.raises(DeviceError, match=r"generated from .* for this accelerator without layers\.0\.out, final_norm"):
+        Driver(device, tapped, embedding())
+    Driver(device, program(), embedding()).close()
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if device_taps(name)])
+def test_a_device_with_the_unit_writes_the_values_of_the_profile(name: str) -> None:
+    """Read values after passes with and without logits; a value that was not written is refused."""
+    config, taps = replace(CONFIG, taps=True), TapRecorder(MODEL, TAPS)
+    device, model = open_device(name, config), MODEL.open()
+    with Driver(device, compile_model(MODEL, config, taps=TAPS), embedding()) as driver:
+        with pytest.raises(UsageError, match=r"no results of slots \[0\]"):
+            driver.tapped("layers.0.out", np.zeros(1, np.int32))
+        for ids, logits in (([3, 1, 4], BEST), ([1, 5], NO_LOGITS), ([9], WHOLE_ROWS)):
+            array, rows = np.array(ids, np.int32), np.arange(len(ids), dtype=np.int32)
+            driver.forward(array, logits=logits)
+            model.forward(array, trace=taps.trace)
+            actual, expected = driver.tapped("layers.0.out", rows[::-1]), taps.rows("layers.0.out")
+            assert np.array_equal(actual.values, expected.values[::-1])
+            if logits == NO_LOGITS:
+                with pytest.raises(
+                    UsageError, match=r"no results of slots \[0, 1\]: the last finished pass wrote none"
+                ):
+                    driver.tapped("final_norm", rows)
+            else:
+                assert driver.tapped("final_norm", rows).real.tobytes() == taps.rows("final_norm").real.tobytes()
+            with pytest.raises(UsageError, match="no results of slots"):
+                driver.tapped("layers.0.out", rows + 1)
+            driver.commit(rows)
+            model.commit(rows)
+        with pytest.raises(UsageError, match=r"does not write 'embed', only layers\.0\.out, final_norm"):
+            driver.tapped("embed", np.zeros(1, np.int32))
+    device.close()
 
 
 def test_prefill_decoding_trees_and_truncation_equal_the_model(driver: Driver) -> None:
