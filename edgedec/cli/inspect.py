@@ -130,6 +130,7 @@ def _print_program(program: Program, path: str, count: int) -> None:
             ("input", format_bytes(program.input_bytes)),
             ("keys and values", format_bytes(program.cache_bytes)),
             ("output", format_bytes(program.output_bytes)),
+            *([("taps", ", ".join(tap.name for tap in program.host.taps))] if program.host.taps else []),
         ]
     )
     print()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.choose import config_for
+from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.compiler.program_file import save_program
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.reference.integer_profile.support.make_models import tiny
@@ -47,6 +48,15 @@ def test_text_has_the_main_figures(edgedec: Edgedec, folder: Path) -> None:
     assert [int(line.split()[0]) for line in listing] == list(range(7))
     assert listing[5].split()[1:3] == ["MATRIX", "QUERIES"]
     assert listing[5].endswith("; layers.0.q_proj -> layers.0.q")
+
+
+def test_taps_are_shown(edgedec: Edgedec, tmp_path: Path) -> None:
+    model, names = tiny("native")[2], ("layers.0.out", "final_norm")
+    save_program(compile_model(model, config_for(model, context=64, taps=True), taps=names), tmp_path / "p")
+    lines = edgedec("inspect", "--program", tmp_path / "p").stdout.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("taps")] == ["layers.0.out, final_norm"]
+    data: dict[str, Any] = edgedec("inspect", "--program", tmp_path / "p", "--json").json
+    assert [tap["name"] for tap in data["host"]["taps"]] == list(names)
 
 
 @pytest.mark.parametrize("arguments", [(), ("demo", "--program", "x"), ("--program", "x", "--render-chat")])

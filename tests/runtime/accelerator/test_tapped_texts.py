@@ -227,6 +227,15 @@ def test_devices_without_the_unit_refuse_values_by_name(device: str) -> None:
         check_taps(f"{device}:somewhere", OPTIONS, TAPS)
 
 
+def test_a_configuration_with_the_unit_is_refused_by_devices_without_it(path: Path) -> None:
+    options = AcceleratorOptions(overrides={"slots": 4, "taps": True})
+    assert make_plan(Bundle.open(path), RunSettings(device="interpreter", ctx_size=64, accelerator=options)).plan
+    with pytest.raises(
+        UnsupportedError, match=r"--configuration has taps=true, and --device sim has no unit yet that wri"
+    ):
+        make_plan(Bundle.open(path), RunSettings(device="sim", ctx_size=64, accelerator=options))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
