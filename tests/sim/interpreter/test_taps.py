@@ -35,6 +35,7 @@ def same(a: TappedRows, b: TappedRows) -> None:
     assert a.real.tobytes() == b.real.tobytes()
 
 
+@pytest.mark.nightly(sample=13)
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: f"W{widths['beat_bytes']}")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "int8-wide"])
