@@ -1,8 +1,8 @@
 """Rounds of texts in the compiled loop (``runtime/loop``).
 
-The loop runs the rounds whose parts are all compiled: the drafters that read the text alone, the policies ``chain``,
-``static`` and ``dynamic`` with chosen children, the verifiers ``greedy`` and ``match``, and a target that lends its inputs.
-Other rounds run in Python. The trees and the texts are the same.
+The loop runs the rounds whose parts are all compiled: drafters, policies with chosen children, the verifiers ``greedy`` and
+``match``, and a target that lends its inputs. Other rounds run in Python, which is logged once for each reason. The texts are
+the same.
 
 While passes are short, a call runs several rounds and returns their tokens together.
 """
