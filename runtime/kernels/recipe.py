@@ -31,18 +31,8 @@ LIBRARY, LOOP_LIBRARY = f"libedgedec_kernels.{_SUFFIX}", f"libedgedec_loop.{_SUF
 # Contraction is switched off, because a fused multiply-add rounds once where the reference rounds twice.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
-LOOP = (
-    "api",
-    "copy",
-    "model",
-    "ngram",
-    "rounds",
-    "sampling",
-    "stand",
-    "target",
-    "trees",
-    "trigram",
-)  # files of runtime/loop
+# Files of runtime/loop.
+LOOP = ("api", "auto", "copy", "model", "ngram", "rounds", "sampling", "stand", "target", "trees", "trigram")
 
 
 def _in(folder: str, *names: str) -> tuple[str, ...]:

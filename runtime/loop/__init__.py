@@ -24,7 +24,7 @@ __all__ = ["LOOPS", "NO_TOKEN", "Loop", "load"]
 
 LOOPS = ("compiled", "python")  # values of EDGEDEC_LOOP
 NO_TOKEN = -2  # result of a function: the logits of a row give no token
-_ABI = 12  # value of edgedec_loop_abi() in api.cpp
+_ABI = 13  # value of edgedec_loop_abi() in api.cpp
 _LOG = logging.getLogger(__name__)
 
 _TREE = (c_void_p, c_void_p, c_int64)  # tokens, parents, number of nodes
@@ -34,6 +34,7 @@ _FUNCTIONS: Functions = {
     "edgedec_loop_arguments_size": (c_int64, (c_int64,)),
     "edgedec_loop_context_key": (c_int64, _TEXT),
     "edgedec_loop_draft_open": (c_void_p, (c_int64,) * 4),
+    "edgedec_loop_auto_open": (c_void_p, (c_void_p, c_int64, c_int64)),
     "edgedec_loop_model_open": (c_void_p, (c_void_p, c_int64, c_int64)),
     "edgedec_loop_draft_close": (None, (c_void_p,)),
     "edgedec_loop_draft_expand": (c_int64, (c_void_p, *_TEXT, *_TREE, c_void_p, c_int64, *(c_void_p,) * 3)),

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "auto.hpp"
 #include "model.hpp"
 #include "rounds.hpp"
 #include "table.hpp"
@@ -98,11 +99,13 @@ void check_coupling(int64_t coupling, const SamplingOptions* options) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 12; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 13; }
 
-// Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model.
+// Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model, 4 of
+// `auto`, 5 of its candidates.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
-    constexpr size_t kSizes[] = {sizeof(TargetArguments), sizeof(TextArguments), sizeof(RoundsArguments), sizeof(ModelArguments)};
+    constexpr size_t kSizes[] = {sizeof(TargetArguments), sizeof(TextArguments), sizeof(RoundsArguments),
+                                 sizeof(ModelArguments),  sizeof(AutoArguments), sizeof(AutoCandidate)};
     return static_cast<int64_t>(kSizes[kind]);
 }
 
@@ -132,6 +135,26 @@ EDGEDEC_API void* edgedec_loop_model_open(ModelArguments* arguments, int64_t voc
                   arguments->rows >= 1 && arguments->rows <= std::min(kMaskBits, arguments->target->rows),
               "a draft model cannot have these sizes");
         draft = open_model(arguments, vocab, depth).release();
+        return 0;
+    });
+    return draft;
+}
+
+// Opens the draft `auto` over other drafts, which it does not own; null after an error. The arguments stay the caller's.
+EDGEDEC_API void* edgedec_loop_auto_open(AutoArguments* arguments, int64_t vocab, int64_t depth) {
+    void* draft = nullptr;
+    guarded([&] {
+        check(arguments && arguments->candidates && arguments->count >= 1, "auto must have at least one candidate");
+        check(vocab >= 1 && depth >= 0, "a draft cannot have these sizes");
+        check(arguments->drafting >= -1 && arguments->drafting < arguments->count, "auto cannot choose a candidate that it does not have");
+        for (int64_t at = 0; at < arguments->count; ++at) {
+            const Draft* candidate = arguments->candidates[at].draft;
+            check(candidate, "candidate " + std::to_string(at) + " of auto has no draft");
+            check(candidate->vocab <= vocab && candidate->depth >= depth,
+                  "candidate " + std::to_string(at) + " of auto has a larger vocabulary, or guesses less deep than auto");
+            check(arguments->candidates[at].calls >= 0, "candidate " + std::to_string(at) + " of auto has a negative number of calls");
+        }
+        draft = open_auto(arguments, vocab, depth).release();
         return 0;
     });
     return draft;

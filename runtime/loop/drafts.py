@@ -37,11 +37,11 @@ class DraftHandle:
     Parameters:
         address: the address; 0: the draft makes no guesses, in the library and in Python.
         certain: True if it has at most one guess after a node.
-        prices: True if it makes use of the seconds of passes.
+        prices: number of rows up to which it makes use of the seconds of passes; 0: of none.
         alone: True if Python's loop is faster for several texts, because it runs the passes of their draft models as one.
     """
 
-    def __init__(self, address: int, *, certain: bool, prices: bool = False, alone: bool = False) -> None:
+    def __init__(self, address: int, *, certain: bool, prices: int = 0, alone: bool = False) -> None:
         self.address, self.certain, self.prices, self.alone = address, certain, prices, alone
 
     def reserve(self, length: int) -> None:

@@ -37,7 +37,9 @@ struct TextArguments {
     Draft* draft;
     int64_t policy, nodes, depth, coupling;
     Levels levels;
-    const double* pass_costs;  // seconds of a pass over each number of rows up to `nodes`, the first of 0 rows; null: not known
+    // Seconds of a pass over each number of rows, the first of 0 rows, up to `nodes` and to as many as the draft prices (`auto`: its
+    // depth + 1); null: not known.
+    const double* pass_costs;
     const SamplingOptions* sampling;
     int64_t dropped;
     // The end: after one of these ids, or after so many tokens, no further round begins for any text.

@@ -144,7 +144,10 @@ class TextRounds:
         self.arguments.nodes, self.arguments.depth = nodes, depth
 
     def set_costs(self, costs: NDArray[np.float64] | None) -> None:
-        """Set the seconds of a pass over each number of rows, float64 [nodes + 1]; None: they are not known."""
+        """Set the seconds of a pass over each number of rows, float64 [1 + rows]; None: they are not known.
+
+        They reach to the largest tree, and to ``DraftHandle.prices``.
+        """
         if costs is not self._costs:
             self._costs, self.arguments.pass_costs = costs, None if costs is None else costs.ctypes.data
 

@@ -93,7 +93,7 @@ class CompiledText:
         assert request.sampler is not None, "``compiled_text`` has checked it"
         self.library, self.request, self.lender, self.draft, self.nodes = library, request, lender, draft, nodes
         self._rule, self._text, self._cost = rule, text, cost
-        self._costs, self._costs_age = np.zeros(nodes + 1), _COSTS_AGE
+        self._costs, self._costs_age = np.zeros(max(nodes, draft.prices) + 1), _COSTS_AGE
         self.positions, self.passes = len(text) - 1, deque[float](maxlen=_MEMORY)
         self.steady, self._size = _WITH_GUESSES, request.limits
         self.together: Together | None = None

@@ -50,6 +50,7 @@ LIBRARY = loop.load()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
 THOROUGH = pytest.mark.thorough
 DRAFTERS = ("ngram", "copy", "stand", "trigram")
+CHOOSING = (*DRAFTERS, "auto")  # the trees of ``auto`` depend on the clock: tests/conformance/test_compiled_auto.py
 POLICIES = tuple(name for name in names("edgedec.runtime.trees") if isinstance(create_policy(name), CompiledParts))
 INFO = TargetInfo(vocab=30, tokenizer_hash="0" * 64, positions=64, taps=(), masks="any", batch_invariant=True)
 TEXT_LIMITS = Limits(nodes=8, depth=5, positions=90)
@@ -301,14 +302,14 @@ def write(target: Target, drafter: str, wish: Request) -> tuple[list[int], Autor
     return tokens, decoder, sequence._compiled is not None
 
 
-@pytest.mark.parametrize("drafter", ["none", "ngram", *(pytest.param(name, marks=THOROUGH) for name in DRAFTERS[1:])])
+@pytest.mark.parametrize("drafter", ["none", "ngram", *(pytest.param(name, marks=THOROUGH) for name in CHOOSING[1:])])
 @pytest.mark.parametrize("name", ["greedy", *(pytest.param(name, marks=THOROUGH) for name in ("sampled", "changed"))])
 def test_texts_are_equal(target: Target, drafter: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_texts(target, drafter, name, monkeypatch)
 
 
 @pytest.mark.thorough(sample=2)
-@pytest.mark.parametrize("drafter", ["none", *DRAFTERS])
+@pytest.mark.parametrize("drafter", ["none", *CHOOSING])
 @pytest.mark.parametrize("name", ["greedy", "sampled"])
 @pytest.mark.parametrize("model", RECURRENT)
 def test_texts_of_recurrent_states_are_equal(
@@ -544,7 +545,7 @@ def test_texts_of_recurrent_states_written_together_are_equal_to_those_alone(
     assert target.free_slots == len(target._arena.slots.buffer.slots)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("drafter", ["none", *(pytest.param(name, marks=THOROUGH) for name in DRAFTERS)])
+@pytest.mark.parametrize("drafter", ["none", *(pytest.param(name, marks=THOROUGH) for name in CHOOSING)])
 def test_texts_written_together_are_equal_to_those_alone(
     shared: Target, drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

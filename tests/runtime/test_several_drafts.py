@@ -167,7 +167,7 @@ def test_all_models_of_auto_guess(costly: tuple[Path, Path, Path]) -> None:
         candidates = decoder.drafter._drafter._drafters
         models = [candidates[name]._loaded for name in ("model", "model 2")]
         assert all(loaded is not None for loaded in models)
-        assert [one.read > 0 for one in decoder._draft.inner._candidates if one.name.startswith("model")] == [
+        assert [one.observed.read > 0 for one in decoder._draft.inner._candidates if one.name.startswith("model")] == [
             True,
             True,
         ]

@@ -193,9 +193,9 @@ def test_choices_after_an_assumed_text_are_judged_when_it_comes_true(monkeypatch
     assert decoder.rounds.ahead_used > 30
     draft: Any = decoder.open_draft(LIMITS)
     by_name = {candidate.name: candidate for candidate in draft._candidates}
-    assert {candidate.judged for candidate in by_name.values()} == {auto._MEMORY}
-    assert by_name["copy"].right > 0.95
-    assert 0.3 < by_name["ngram"].right < 0.7
+    assert {candidate.observed.judged for candidate in by_name.values()} == {auto._MEMORY}
+    assert by_name["copy"].observed.right > 0.95
+    assert 0.3 < by_name["ngram"].observed.right < 0.7
 
 
 def test_the_footprint_is_the_sum_over_all_candidates() -> None:

@@ -11,11 +11,13 @@
 #include <thread>
 #include <vector>
 
+#include "auto.hpp"
 #include "rounds.hpp"
 
 extern "C" {
 const char* edgedec_loop_error();
 void* edgedec_loop_draft_open(int64_t kind, int64_t vocab, int64_t size, int64_t depth);
+void* edgedec_loop_auto_open(edgedec::AutoArguments* arguments, int64_t vocab, int64_t depth);
 void edgedec_loop_draft_close(void* draft);
 int64_t edgedec_loop_draft_expand(void*, const int32_t*, int64_t, const int32_t*, const int32_t*, int64_t, const int32_t*, int64_t,
                                   int32_t*, float*, int32_t*);
@@ -79,11 +81,69 @@ struct Shape {
     int32_t places[7] = {0, 0, 0, 0, 1, 2, 0};
 };
 
+// A clock that goes on with each reading, so that choices are the same on every processor.
+double tick() {
+    static double seconds = 0;
+    return seconds += static_cast<double>(number(40)) * 1e-5;
+}
+
+constexpr int64_t kAuto = 5;
+
+// A draft of a kind of edgedec_loop_draft_open, or `auto` over some of them. It is null if it was refused.
+class Opened {
+  public:
+    Opened(int64_t kind, int64_t size, int64_t depth) {
+        if (kind != kAuto) {
+            draft_ = edgedec_loop_draft_open(kind, kVocab, size, depth);
+            return;
+        }
+        choice_.candidates = candidates_;
+        choice_.count = number(5);
+        choice_.drafting = number(20) ? -1 : number(4);
+        choice_.clock = tick;
+        for (edgedec::AutoCandidate& one : candidates_) {
+            const int64_t deeper = number(60) ? number(3) : -1, of = number(4);
+            one.draft = number(60) ? static_cast<edgedec::Draft*>(edgedec_loop_draft_open(of, kVocab, size, depth + deeper)) : nullptr;
+            one.right = 0.5;
+            one.unseen = number(14);
+        }
+        draft_ = edgedec_loop_auto_open(number(60) ? &choice_ : nullptr, kVocab, depth);
+    }
+    ~Opened() {
+        edgedec_loop_draft_close(draft_);
+        for (const edgedec::AutoCandidate& one : candidates_) edgedec_loop_draft_close(one.draft);
+    }
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+
+    void* draft() const { return draft_; }
+
+    // Puts what `auto` has observed.
+    void show_choice() const {
+        put(choice_.drafting);
+        put(choice_.outcomes);
+        for (const edgedec::AutoCandidate& one : candidates_) {
+            put(&one.right, sizeof(double));
+            put(one.judged);
+            put(one.seconds, sizeof(one.seconds));
+            put(one.calls);
+            put(one.unseen);
+            put(one.guess);
+        }
+    }
+
+  private:
+    void* draft_ = nullptr;
+    edgedec::AutoCandidate candidates_[4] = {};
+    edgedec::AutoArguments choice_{};
+};
+
 void drafts() {
-    for (int64_t kind = -1; kind <= 4; ++kind) {
+    for (int64_t kind = -1; kind <= kAuto; ++kind) {
         for (int64_t trial = 0; trial < 12; ++trial) {
             const int64_t size = number(2) ? kPositions : number(4), depth = number(9);
-            void* draft = edgedec_loop_draft_open(kind, kVocab, size, depth);
+            const Opened opened(kind, size, depth);
+            void* draft = opened.draft();
             put(draft != nullptr);
             if (!draft) continue;
             std::vector<int32_t> text(static_cast<size_t>(1 + number(kPositions)));
@@ -134,8 +194,8 @@ void drafts() {
                 for (int64_t at = 1; at < m; ++at) text.push_back(tokens[at]);
                 text.push_back(next);
                 if (number(25) == 0) text.resize(1 + text.size() / 2);
+                opened.show_choice();
             }
-            edgedec_loop_draft_close(draft);
         }
         show("drafts");
     }
@@ -216,19 +276,17 @@ struct DriverText {
     edgedec::SamplingOptions sampling = options(ids, values);
     int32_t text[kPositions + 1], tree_sizes[kRounds], path_sizes[kRounds];
     int32_t tokens[kRounds * kNodes], parents[kRounds * kNodes], path[kRounds * kNodes];
-    double seconds[3][kRounds];
+    double seconds[3][kRounds], costs[kNodes + 1];
+    const Opened opened{number(4) ? number(4) : kAuto, kPositions, 6};
     edgedec::TextArguments arguments{};
 
     DriverText() {
         arguments.text = text;
         arguments.positions = kPositions;
         arguments.blocks = blocks;
-        const int64_t kind = number(4);
-        arguments.draft = static_cast<edgedec::Draft*>(edgedec_loop_draft_open(kind, kVocab, kPositions, 6));
-        if (number(8) == 0) {
-            edgedec_loop_draft_close(arguments.draft);
-            arguments.draft = nullptr;
-        }
+        arguments.draft = number(8) ? static_cast<edgedec::Draft*>(opened.draft()) : nullptr;
+        for (double& cost : costs) cost = static_cast<double>(number(9)) / 4096;
+        arguments.pass_costs = number(2) ? costs : nullptr;
         arguments.policy = number(3);
         arguments.coupling = number(3);
         const int64_t more = number(20) == 0;
@@ -250,12 +308,12 @@ struct DriverText {
         arguments.length = number(200) ? 1 + number(30) : 0;
         for (int64_t at = 0; at < arguments.length; ++at) text[at] = number(200) ? static_cast<int32_t>(number(5)) : -1;
     }
-    ~DriverText() { edgedec_loop_draft_close(arguments.draft); }
     DriverText(const DriverText&) = delete;
     DriverText& operator=(const DriverText&) = delete;
 
     // Puts the last `rounds` of `it.rounds` rounds.
     void show_rounds(int64_t rounds) const {
+        opened.show_choice();
         put(arguments.stop);
         put(arguments.rounds);
         put(arguments.length);
