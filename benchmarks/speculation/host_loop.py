@@ -56,7 +56,7 @@ from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._pass_arrays import PassArrays
 
 GREEDY = SamplingConfig(temperature=0)
-DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model")
+DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model", "auto")
 COUNTS = (1, 2, 4, 8)
 PROMPT = 64  # tokens of a prompt
 
