@@ -16,7 +16,7 @@ from edgedec.runtime import loop
 from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.decoders.autoregressive import open_decoder
-from edgedec.runtime.drafters import model
+from edgedec.runtime.drafters import auto, model
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.loop.drafts import DraftHandle
@@ -269,11 +269,15 @@ def failing(pair: Pair) -> Iterator[Callable[[int], Any]]:
         inputs.arguments.submit = kept[0]
 
 
-def test_a_draft_that_fails_in_the_library_loses_no_token(target: Target, failing: Callable[[int], Any]) -> None:
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_draft_that_fails_in_the_library_loses_no_token(
+    target: Target, failing: Callable[[int], Any], chosen: bool
+) -> None:
     """Python's loop runs the rounds in which the library's draft fails, and the text goes on."""
     wish = request(SamplingConfig(temperature=0), "chain", ahead_seconds=1e9)
     expected, _ = write(target, "none", [wish])
-    assert write(target, failing(7), [wish]) == (expected, [True])
+    drafter = auto._AutoDrafter({"model": failing(7)}) if chosen else failing(7)
+    assert write(target, drafter, [wish]) == (expected, [True])
 
 
 @pytest.mark.parametrize(
