@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,11 +20,12 @@ from edgedec.runtime.decoders.autoregressive import open_decoder
 from edgedec.runtime.drafters import auto, model
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.loop.auto import CLOCK
 from edgedec.runtime.loop.drafts import DraftHandle
 from edgedec.runtime.loop.inputs import SUBMIT
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.planning.speculation import create_policy, create_verifier
-from edgedec.runtime.protocols import I32, Draft, Limits, Request, Target, TargetInfo, TokenTree
+from edgedec.runtime.protocols import I32, Draft, Drafter, Limits, Request, Target, TargetInfo, TokenTree
 from edgedec.runtime.rounds.compiled import compiled_text, say_python
 from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.position_random import PositionRandom
@@ -67,6 +69,15 @@ def opened(bundle: Bundle, limits: Limits = LIMITS, *, compiled: bool = True) ->
     assert isinstance(draft, CompiledParts)
     assert (draft.compiled is not None) == compiled
     return draft
+
+
+def choosing(draft: Draft) -> Draft:
+    """Return the draft ``auto`` that has this candidate alone."""
+    drafter = cast(Drafter, SimpleNamespace(taps=(), open=lambda *_: draft))
+    info = TargetInfo(vocab=IDS, tokenizer_hash="", positions=500, taps=(), masks="any", batch_invariant=True)
+    chosen = auto._AutoDrafter({"model": drafter}).open(info, LIMITS, ObservedCost())
+    chosen._state.clock = CLOCK(lambda: 0.0)
+    return chosen
 
 
 def likely(draft: Draft, text: I32, tree: TokenTree, nodes: I32) -> list[dict[int, float]]:
@@ -138,9 +149,18 @@ def test_guesses_are_equal_and_the_cache_is_shared(drafts: tuple[Draft, Draft], 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("config", [SAMPLED, PENALIZED], ids=["sampled", "penalized"])
-@pytest.mark.parametrize("name", ["chain", "static", "dynamic"])
-def test_coupled_trees_are_equal(drafts: tuple[Draft, Draft], name: str, config: SamplingConfig) -> None:
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [("chain", False), ("static", False), ("dynamic", False), ("static", True), ("dynamic", True)],
+)
+def test_coupled_trees_are_equal(
+    drafts: tuple[Draft, Draft], name: str, chosen: bool, config: SamplingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compare the trees of a draft model, and of ``auto`` with it as the only candidate, for which no clock runs."""
     assert LIBRARY is not None
+    if chosen:
+        monkeypatch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+        drafts = (choosing(drafts[0]), choosing(drafts[1]))
     sampler, rng = Sampler(config, IDS), np.random.default_rng(5)
     accept = np.tile(np.array([0.5, 0.25, 0.125, 0.1, 0.1, 0.1, 0.1, 0.1], np.float32), (LIMITS.depth, 1))
     for random in (PositionRandom.seeded(config.seed), None):
