@@ -222,7 +222,7 @@ def test_a_text_may_change_between_the_loops_from_round_to_round(
         monkeypatch.setattr(autoregressive, "run_rounds", run)
         clock = Steps(5)
         monkeypatch.setattr(auto, "time", clock)
-        drafter = auto.create([pair.small] * models, threads=1)
+        drafter = auto.create([pair.small] * models, threads=1, samples=2)  # with `stand`
         decoder = open_decoder(target, target.open(TEXT_LIMITS), drafter=drafter, vocab_limit=VOCAB)
         draft = decoder.open_draft(TEXT_LIMITS)
         assert isinstance(draft, auto._AutoDraft)
