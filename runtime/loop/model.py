@@ -60,6 +60,7 @@ class ModelHandle(DraftHandle):
         check_size(library, 3, ModelArguments)
         self._inputs, self._state, self._tokens, self.lent = inputs, state, tokens, False
         self._table: I32 | None = None
+        self._reserved = False
         arguments = self._arguments = ModelArguments(
             target=addressof(inputs.arguments),
             tokens=tokens.ctypes.data,
@@ -91,10 +92,16 @@ class ModelHandle(DraftHandle):
         if blocks is not self._table:
             self._table, arguments.blocks = blocks, blocks.ctypes.data
         arguments.held, arguments.length = held, state.length
-        self.lent = True
+        self.lent = self._reserved = True
 
     def finish(self) -> None:
-        """Give the cache back with the rows that the library has committed, and those that it refused taken away."""
+        """Give the cache back with the rows that the library has committed, and those that it refused taken away.
+
+        Without a ``reserve`` before it, this does nothing.
+        """
+        if not self._reserved:
+            return
+        self._reserved = False
         state, arguments = self._state, self._arguments
         length = arguments.length
         if length < state.length:

@@ -1,8 +1,8 @@
 """Rounds of texts in the compiled loop (``runtime/loop``).
 
 The loop runs the rounds whose parts are all compiled: drafters, policies with chosen children, the verifiers ``greedy`` and
-``match``, and a target that lends its inputs. Other rounds run in Python, which is logged once for each reason. The texts are
-the same.
+``match``, and a target that lends its inputs. Other rounds run in Python, which is logged once for each reason. The texts
+are the same.
 
 While passes are short, a call runs several rounds and returns their tokens together.
 """
@@ -323,11 +323,13 @@ def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
                 plan.text.rounds.set_room(blocks, held, plan.state.slot)
             return
         except CacheFullError:
+            for plan in plans:
+                plan.state.advance(plan.length - 1)
+                if plan.depth:
+                    plan.text.draft.finish()
             if rounds == 1:
                 raise
             rounds //= 2
-            for plan in plans:
-                plan.state.advance(plan.length - 1)
 
 
 def _results(together: Together, plans: Sequence[NextRounds], count: int) -> list[DoneRounds | Exception] | None:
