@@ -32,7 +32,10 @@ LIBRARY, LOOP_LIBRARY = f"libedgedec_kernels.{_SUFFIX}", f"libedgedec_loop.{_SUF
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 # Files of runtime/loop.
-LOOP = ("api", "auto", "copy", "model", "ngram", "rounds", "sampling", "stand", "target", "trees", "trigram")
+LOOP = (
+    *("api", "auto", "best_first", "copy", "delayed", "hardware", "model", "ngram", "rounds", "sampling", "stand"),
+    *("target", "trees", "trigram"),
+)
 
 
 def _in(folder: str, *names: str) -> tuple[str, ...]:

@@ -24,11 +24,12 @@ __all__ = ["LOOPS", "NO_TOKEN", "Loop", "load"]
 
 LOOPS = ("compiled", "python")  # values of EDGEDEC_LOOP
 NO_TOKEN = -2  # result of a function: the logits of a row give no token
-_ABI = 13  # value of edgedec_loop_abi() in api.cpp
+_ABI = 14  # value of edgedec_loop_abi() in api.cpp
 _LOG = logging.getLogger(__name__)
 
 _TREE = (c_void_p, c_void_p, c_int64)  # tokens, parents, number of nodes
 _TEXT = (c_void_p, c_int64)  # ids, number
+_MEASURED = (c_void_p, c_int64, c_int64, c_void_p)  # acceptance, its depths and ranks, memory of the policy
 _FUNCTIONS: Functions = {
     "edgedec_loop_error": (c_char_p, ()),
     "edgedec_loop_arguments_size": (c_int64, (c_int64,)),
@@ -39,9 +40,14 @@ _FUNCTIONS: Functions = {
     "edgedec_loop_draft_close": (None, (c_void_p,)),
     "edgedec_loop_draft_expand": (c_int64, (c_void_p, *_TEXT, *_TREE, c_void_p, c_int64, *(c_void_p,) * 3)),
     "edgedec_loop_draft_observe": (c_int64, (c_void_p, c_void_p, c_int64, c_int32, c_void_p, c_void_p, c_int64)),
+    "edgedec_loop_memory_open": (c_void_p, (c_void_p,)),
+    "edgedec_loop_memory_close": (None, (c_void_p,)),
     "edgedec_loop_grow": (
         c_int64,
-        (c_void_p, *_TEXT, *(c_int64,) * 3, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64, *(c_void_p,) * 2),
+        (
+            *(c_void_p, *_TEXT, *(c_int64,) * 3, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64),
+            *(*_MEASURED, *(c_void_p,) * 3),
+        ),
     ),
     "edgedec_loop_distribution": (c_int64, (c_void_p, c_void_p, c_int64, *_TEXT, c_void_p)),
     "edgedec_loop_verify": (c_int64, (c_void_p, *_TREE, c_void_p, c_int64, *_TEXT, c_int64, c_void_p, c_void_p)),

@@ -8,6 +8,7 @@
 
 #include "auto.hpp"
 #include "model.hpp"
+#include "policies.hpp"
 #include "rounds.hpp"
 #include "table.hpp"
 
@@ -70,10 +71,21 @@ void check_levels(Levels levels, int64_t nodes) {
     }
 }
 
-void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
-    check(policy >= 0 && policy <= static_cast<int64_t>(Policy::best_first), "there is no such tree policy");
+void check_measured(const Measured& measured, int64_t depth) {
+    check(measured.accept && measured.ranks >= 1 && depth <= measured.depths, "a level of the tree has no measured acceptance");
+    for (int64_t at = 0; at < measured.depths * measured.ranks; ++at)
+        check(measured.accept[at] >= 0 && measured.accept[at] <= 1, "a measured acceptance must be from 0 to 1");
+}
+
+void check_policy(int64_t number, int64_t nodes, int64_t depth, Levels levels, const Measured& measured, const double* costs) {
+    check(number >= 0 && number <= static_cast<int64_t>(Policy::hardware), "there is no such tree policy");
     check(nodes >= 1 && nodes <= kMostNodes && depth >= 0, "a tree must have 1 to 64 nodes");
-    if (policy == static_cast<int64_t>(Policy::levels)) check_levels(levels, nodes);
+    const auto policy = static_cast<Policy>(number);
+    if (policy == Policy::levels) check_levels(levels, nodes);
+    if (policy == Policy::delayed || policy == Policy::hardware) check_measured(measured, depth);
+    if (policy != Policy::hardware) return;
+    check(measured.memory, "the policy hardware must have a memory");
+    for (int64_t rows = 1; costs && rows <= nodes; ++rows) check(costs[rows] >= 0, "the seconds of a pass must be 0 or more");
 }
 
 void check_target(const TargetArguments& target) {
@@ -99,7 +111,7 @@ void check_coupling(int64_t coupling, const SamplingOptions* options) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 13; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 14; }
 
 // Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model, 4 of
 // `auto`, 5 of its candidates.
@@ -203,23 +215,38 @@ EDGEDEC_API int64_t edgedec_loop_draft_observe(void* handle, const int32_t* acce
     });
 }
 
+// Opens the memory of a tree policy. `clock` returns seconds; null: the steady clock.
+EDGEDEC_API void* edgedec_loop_memory_open(double (*clock)()) {
+    void* memory = nullptr;
+    guarded([&] {
+        memory = new TreeMemory(clock);
+        return 0;
+    });
+    return memory;
+}
+
+EDGEDEC_API void edgedec_loop_memory_close(void* memory) { delete static_cast<TreeMemory*>(memory); }
+
 // Grows a tree after a text, writes it to tokens and parents [nodes], and returns its number of nodes. `options` may be null
-// without coupling.
+// without coupling. `accept` [depths, ranks] and `memory` are members of Measured; they may be null, as `costs` [nodes + 1] may
+// be, where policy and draft have no use for them.
 EDGEDEC_API int64_t edgedec_loop_grow(void* draft, const int32_t* ids, int64_t length, int64_t policy, int64_t nodes,
                                       int64_t depth, const int32_t* level_sizes, int64_t level_count, const int32_t* places,
-                                      int64_t coupling, const SamplingOptions* options, int64_t dropped, int32_t* tokens,
+                                      int64_t coupling, const SamplingOptions* options, int64_t dropped, const float* accept,
+                                      int64_t depths, int64_t ranks, void* memory, const double* costs, int32_t* tokens,
                                       int32_t* parents) {
     return guarded([&] {
         const Text text{ids, length};
         const Levels levels{level_sizes, level_count, places};
+        const Measured measured{accept, depths, ranks, static_cast<TreeMemory*>(memory)};
         check_text(text);
-        check_policy(policy, nodes, depth, levels);
+        check_policy(policy, nodes, depth, levels, measured, costs);
         check_coupling(coupling, options);
         Growth growth(static_cast<Draft*>(draft));
         const SamplingOptions none{};
         Sampler sampler(options ? *options : none);
         growth.couple(static_cast<Coupling>(coupling), &sampler, dropped);
-        const Tree& tree = growth.grow(static_cast<Policy>(policy), text, nodes, depth, levels, nullptr);
+        const Tree& tree = growth.grow(static_cast<Policy>(policy), text, nodes, depth, levels, measured, costs);
         std::copy(tree.tokens.begin(), tree.tokens.end(), tokens);
         std::copy(tree.parents.begin(), tree.parents.end(), parents);
         return tree.size();
@@ -258,7 +285,7 @@ namespace {
 void check_text_arguments(const TextArguments& arguments, const TargetArguments& target) {
     const int64_t vocab = target.vocab;
     check_text({arguments.text, arguments.length});
-    check_policy(arguments.policy, arguments.nodes, arguments.depth, arguments.levels);
+    check_policy(arguments.policy, arguments.nodes, arguments.depth, arguments.levels, arguments.measured, arguments.pass_costs);
     check_coupling(arguments.coupling, arguments.sampling);
     check_sampling(*arguments.sampling, vocab);
     check(arguments.held >= 0, "the number of blocks is out of range");

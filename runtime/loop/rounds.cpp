@@ -43,7 +43,7 @@ class TextRounds {
         const int64_t depth = std::min(__atomic_load_n(&text_.depth, __ATOMIC_RELAXED), room - 1);
         try {
             tree_ = &growth_.grow(static_cast<Policy>(text_.policy), {text_.text, text_.length}, room, depth, text_.levels,
-                                  text_.pass_costs);
+                                  text_.measured, text_.pass_costs);
         } catch (const DraftFailed&) {
             stop(Stop::draft);
             return 0;

@@ -37,6 +37,7 @@ struct TextArguments {
     Draft* draft;
     int64_t policy, nodes, depth, coupling;
     Levels levels;
+    Measured measured;
     // Seconds of a pass over each number of rows, the first of 0 rows, up to `nodes` and to as many as the draft prices (`auto`: its
     // depth + 1); null: not known.
     const double* pass_costs;

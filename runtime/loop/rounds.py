@@ -43,7 +43,8 @@ class TextArguments(ctypes.Structure):
         *(("text", c_void_p), *members(c_int64, "length", "positions")),
         *(("blocks", c_void_p), *members(c_int64, "held", "slot")),
         *(("draft", c_void_p), *members(c_int64, "policy", "nodes", "depth", "coupling")),
-        *(("level_sizes", c_void_p), ("level_count", c_int64), ("places", c_void_p), ("pass_costs", c_void_p)),
+        *(("level_sizes", c_void_p), ("level_count", c_int64), ("places", c_void_p)),
+        *(("accept", c_void_p), *members(c_int64, "depths", "ranks"), ("memory", c_void_p), ("pass_costs", c_void_p)),
         *(("sampling", c_void_p), ("dropped", c_int64)),
         *(("ends", c_void_p), *members(c_int64, "end_count", "most_tokens")),
         *(("result_nodes", c_int64), *members(c_void_p, *_SIZES, *_NODES, *_SECONDS)),
@@ -160,6 +161,11 @@ class TextRounds:
             self.growth, self._levels = growth, (sizes, places)
             arguments.policy, arguments.level_count, arguments.coupling = growth.policy, len(sizes), growth.coupling
             arguments.level_sizes, arguments.places = sizes.ctypes.data, places.ctypes.data
+            measured = growth.measured
+            accept, memory = (None, None) if measured is None else (measured.accept, measured.memory)
+            arguments.accept = None if accept is None else accept.ctypes.data
+            arguments.depths, arguments.ranks = (0, 0) if accept is None else accept.shape
+            arguments.memory = None if memory is None else memory.address
 
 
 class RoundsCall:

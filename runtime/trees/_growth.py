@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -64,7 +66,7 @@ class ChosenChildren:
     @property
     def rest(self) -> float:
         """Sum of the probabilities of the remaining candidates."""
-        return sum(self._probs[self._at :])
+        return reduce(add, self._probs[self._at :], 0.0)
 
     def outlook(self, count: int) -> list[float]:
         """Return the draft's probability of each of the next ``count`` children, if those before it are wrong."""

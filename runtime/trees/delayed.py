@@ -23,6 +23,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from edgedec.runtime.capabilities import CompiledParts
+from edgedec.runtime.loop.trees import DELAYED, GrowthRule, MeasuredGrowth
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 from edgedec.runtime.trees._selector import Selector
@@ -101,9 +103,15 @@ def _onward(nodes: int, depth: int, accept: tuple[tuple[float, ...], ...]) -> li
     return best
 
 
-class _Delayed:
+class _Delayed(CompiledParts[GrowthRule]):
     def __init__(self, rng: np.random.Generator | None, selector: Selector | None) -> None:
         self._rng, self._selector = rng, selector
+        self._compiled = MeasuredGrowth(DELAYED, remembers=selector is not None)
+
+    @property
+    def compiled(self) -> GrowthRule | None:
+        """The growth in the compiled loop, which has a selector of its own; None if children are drawn."""
+        return self._compiled if self._rng is None else None
 
     def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
         sizes, rates = [], _rounded(accept, limits.depth)

@@ -30,10 +30,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 
 from edgedec.runtime.base.median import median
+from edgedec.runtime.capabilities import CompiledParts
+from edgedec.runtime.loop.trees import HARDWARE, GrowthRule, MeasuredGrowth
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._best_first import BestFirst
 from edgedec.runtime.trees._growth import ChosenChildren, DrawnChildren, Growth
@@ -140,12 +144,12 @@ class _Search(BestFirst):
                 mass[depth + 1] += self.values[node] * self.factor[depth] * self.growth.pending[node].rest
             else:
                 mass[depth] += self.values[node]
-        unexpanded = sum(self.values[node] for _, _, node in self.heap if not self.known[node])
-        reach = sum(mass) - unexpanded  # gain that is possible without a call
+        unexpanded = _total([self.values[node] for _, _, node in self.heap if not self.known[node]])
+        reach = _total(mass) - unexpanded  # gain that is possible without a call
         for count in range(min(left, self.depth) + 1):  # number of calls
             if count:
                 mass = [0.0, *(part * factor for part, factor in zip(mass, self.factor, strict=False))]
-                reach += sum(mass)
+                reach += _total(mass)
             if count or not calls:
                 cost = spent + count * self._call_seconds
                 for nodes in range(max(count, 1), left + 1):
@@ -157,9 +161,15 @@ class _Search(BestFirst):
         return False
 
 
-class _Hardware:
-    def __init__(self, rng: np.random.Generator | None, clock: Callable[[], float]) -> None:
-        self._rng, self._clock = rng, clock
+def _total(values: Sequence[float]) -> float:
+    """Return the sum from the first to the last, whose bits do not depend on Python's version as those of ``sum`` do."""
+    return reduce(add, values, 0.0)
+
+
+class _Hardware(CompiledParts[GrowthRule]):
+    def __init__(self, rng: np.random.Generator | None, clock: Callable[[], float] | None) -> None:
+        self._rng, self._clock = rng, clock or time.perf_counter
+        self._compiled = MeasuredGrowth(HARDWARE, prices=True, clock=clock)
         self._calls: deque[float] = deque(maxlen=_CALLS)  # mean seconds of a call, by round
         self._decay = 1.0  # factor for the expected duration of a call
         # By depth: sum of the predicted values of first guesses, and sum of the values of their parents.
@@ -172,6 +182,11 @@ class _Hardware:
     def sizes(self, limits: Limits, accept: F32) -> tuple[TreeSize, ...]:
         """Return no sizes, because ``grow`` chooses the size."""
         return ()
+
+    @property
+    def compiled(self) -> GrowthRule | None:
+        """The growth in the compiled loop, which measures by itself; None if children are drawn."""
+        return self._compiled if self._rng is None else None
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         start = self._clock()
@@ -238,11 +253,11 @@ class _Hardware:
                 self._parent_values[depth] += search.values[parent]
 
 
-def create(rng: np.random.Generator | None = None, clock: Callable[[], float] = time.perf_counter) -> _Hardware:
+def create(rng: np.random.Generator | None = None, clock: Callable[[], float] | None = None) -> _Hardware:
     """Return the policy (entry point of the plug-in).
 
     Parameters:
         rng: generator that draws the children; None takes the likeliest tokens.
-        clock: returns seconds, to measure drafting.
+        clock: returns seconds, to measure drafting; None: the system's clock.
     """
     return _Hardware(rng, clock)

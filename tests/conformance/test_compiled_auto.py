@@ -130,7 +130,8 @@ def accepted_path(tree: TokenTree, new: Sequence[int]) -> Outcome:
 
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
-    ("policy", "seed"), [("chain", 0), ("chain", 1), ("chain", 2), ("chain", 3), ("dynamic", 4), ("static", 5)]
+    ("policy", "seed"),
+    [("chain", 0), ("chain", 1), ("chain", 2), ("chain", 3), ("dynamic", 4), ("static", 5), ("delayed", 6)],
 )
 def test_choices_trees_and_observations_are_equal(policy: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only chains have equal calls in both loops, so that the clock stands still with the other policies."""

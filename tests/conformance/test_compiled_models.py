@@ -151,7 +151,11 @@ def test_guesses_are_equal_and_the_cache_is_shared(drafts: tuple[Draft, Draft], 
 @pytest.mark.parametrize("config", [SAMPLED, PENALIZED], ids=["sampled", "penalized"])
 @pytest.mark.parametrize(
     ("name", "chosen"),
-    [("chain", False), ("static", False), ("dynamic", False), ("static", True), ("dynamic", True)],
+    [
+        *((name, False) for name in ("chain", "static", "dynamic", "delayed", "hardware")),
+        ("static", True),
+        ("dynamic", True),
+    ],
 )
 def test_coupled_trees_are_equal(
     drafts: tuple[Draft, Draft], name: str, chosen: bool, config: SamplingConfig, monkeypatch: pytest.MonkeyPatch
@@ -180,7 +184,7 @@ def test_coupled_trees_are_equal(
             handle.finish()
             assert tree.tokens.tolist() == expected.tokens.tolist()
             assert tree.parents.tolist() == expected.parents.tolist()
-            plain = alone(policy.policy.grow(drafts[1], text, LIMITS, ObservedCost(), accept))
+            plain = alone(create_policy(name).grow(drafts[1], text, LIMITS, ObservedCost(), accept))
             different += plain.tokens.tolist() != expected.tokens.tolist()
         assert different or random is None  # so the coupling was there
 
@@ -227,7 +231,7 @@ def test_texts_are_equal(pair: Pair, target: Target, config: SamplingConfig, tex
     drafter = model.create(pair.small, threads=1)
     wishes = [
         request(config, policy, ahead_seconds=seconds)
-        for policy, seconds in zip(("chain", "dynamic", "static"), (0.0, 0.004, 1e9), strict=True)
+        for policy, seconds in zip(("chain", "dynamic", "hardware"), (0.0, 0.004, 1e9), strict=True)
     ][:texts]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "load", lambda: None)

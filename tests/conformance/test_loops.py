@@ -45,6 +45,7 @@ from edgedec.runtime.targets import open_target
 from edgedec.runtime.verifiers.match import Match
 from tests.conformance.support.library import grown_tree
 from tests.runtime.support.bench_decoders import PROMPT, VOCAB, make_pair
+from tests.runtime.trees.support.fake_draft import FakeCost
 
 LIBRARY = loop.load()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
@@ -76,11 +77,30 @@ def equal_trees(trees: Sequence[TokenTree]) -> bool:
     )
 
 
-def compiled_tree(draft: Draft, policy: Any, text: I32, limits: Limits, accept: F32) -> TokenTree:
-    """Return the tree that the library grows by itself."""
+def compiled_tree(
+    draft: Draft, policy: Any, text: I32, limits: Limits, accept: F32, costs: Sequence[float] = ()
+) -> TokenTree:
+    """Return the tree that the library grows by itself. ``costs`` are the seconds of passes by number of nodes."""
     assert LIBRARY is not None
     assert isinstance(draft, CompiledDraft)
-    return grown_tree(LIBRARY, draft.compiled, policy.compiled(draft.compiled, limits, accept), text, limits)
+    growth = policy.compiled(draft.compiled, limits, accept)
+    return grown_tree(LIBRARY, draft.compiled, growth, text, limits, costs=costs)
+
+
+class Ticks:
+    """A clock that advances at every look at it, so that both loops must look equally often."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def __call__(self) -> float:
+        self._looks += 1
+        return (self._looks + self._looks % 3) / 256
+
+
+def measuring_policy(name: str) -> Any:
+    """Return the policy ``name``; one that measures has a clock of its own."""
+    return load("edgedec.runtime.trees", name).create(clock=Ticks()) if name == "hardware" else create_policy(name)
 
 
 @pytest.mark.thorough
@@ -93,14 +113,18 @@ def test_drafts_guess_and_grow_the_same_trees(name: str, data: st.DataObject) ->
     text = np.array(data.draw(st.lists(token, min_size=1, max_size=40)), np.int32)
     if data.draw(st.booleans()):
         text = np.tile(text, 2)
-    policies = {policy: (create_policy(policy), create_policy(policy)) for policy in POLICIES}
+    policies = {policy: (measuring_policy(policy), measuring_policy(policy)) for policy in POLICIES}
     for _ in range(data.draw(st.integers(1, 8))):
         limits = replace(ROOM, nodes=data.draw(st.integers(2, 16)), depth=data.draw(st.integers(1, 6)))
         rates = data.draw(st.lists(st.sampled_from([0.125, 0.25, 0.5, 0.75]), min_size=8, max_size=8))
         accept = np.tile(np.array(rates, np.float32), (ROOM.depth, 1))
+        if data.draw(st.booleans()):
+            accept *= np.random.default_rng(data.draw(st.integers(0, 99))).random(accept.shape, np.float32)
+        growing = st.lists(st.sampled_from([0.0, 0.125, 0.3, 2.0]), min_size=16, max_size=16)
+        costs = (data.draw(st.sampled_from([0.0, 0.01, 1.0, 1e18])) * (1 + np.cumsum(data.draw(growing)))).tolist()
         for policy, (one, other) in policies.items():
-            trees = [alone(one.grow(draft, text, limits, None, accept)) for draft in pair[:1]]  # type: ignore[arg-type]
-            trees.append(compiled_tree(pair[1], other, text, limits, accept))
+            trees = [alone(one.grow(pair[0], text, limits, FakeCost(costs), accept))]
+            trees.append(compiled_tree(pair[1], other, text, limits, accept, costs))
             assert equal_trees(trees), policy
         tree = trees[0]
         every = np.arange(len(tree.tokens), dtype=np.int32)
@@ -119,6 +143,38 @@ def test_drafts_guess_and_grow_the_same_trees(name: str, data: st.DataObject) ->
         text = np.concatenate([text, tree.tokens[path[1:]], [outcome.next_token]]).astype(np.int32)
         if data.draw(st.integers(0, 5)) == 0:  # another text, or one that ends earlier
             text = text[: 1 + len(text) // 2]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", POLICIES)
+def test_trees_after_a_text_of_few_words_are_equal(name: str, seed: int) -> None:
+    """Every node has many guesses, of all probabilities, and the policies learn for a hundred rounds.
+
+    Measured seconds need not increase with the number of nodes.
+    """
+    rng = np.random.default_rng(seed)
+    pair, (one, other) = drafts("trigram"), (measuring_policy(name), measuring_policy(name))
+    count = (7, 7, 20)[seed]  # the last one: more words after a pair of words than a table holds
+    words = 0.5 * rng.dirichlet(np.ones(count)) + 0.5 * np.eye(count)[0]
+    text = rng.choice(count, 500, p=words).astype(np.int32)
+    for number in range(100):
+        limits = replace(ROOM, nodes=int(rng.integers(2, 17)), depth=int(rng.integers(1, 7)))
+        accept = rng.random((ROOM.depth, 8), np.float32) ** np.float32(rng.choice([0.2, 1.0]))
+        scale = (0.5, 0.02, 0.001, 1e18, 0.0)[number // 10 % 5]  # seconds of a pass
+        steps = (
+            [0.0, 0.05, 0.6] if number > 1 else [60.0]
+        )  # at first no guess is worth its row, and the draft is not asked
+        costs = (scale * (1 + np.cumsum(rng.choice(steps, 16)) * rng.choice([1.0, 0.1], 16))).tolist()
+        tree = alone(one.grow(pair[0], text, limits, FakeCost(costs), accept))
+        assert equal_trees([tree, compiled_tree(pair[1], other, text, limits, accept, costs)])
+        path = [0]
+        while (children := np.flatnonzero(tree.parents == path[-1])).size and rng.random() < 0.7:
+            path.append(int(rng.choice(children)))
+        outcome = Outcome(path=np.array(path, np.int32), next_token=int(rng.choice(count, p=words)))
+        for draft in pair:
+            draft.observe(tree, outcome)
+        text = np.concatenate([text, tree.tokens[path[1:]], [outcome.next_token]]).astype(np.int32)
 
 
 CONFIGS = st.builds(

@@ -22,8 +22,11 @@ void edgedec_loop_draft_close(void* draft);
 int64_t edgedec_loop_draft_expand(void*, const int32_t*, int64_t, const int32_t*, const int32_t*, int64_t, const int32_t*, int64_t,
                                   int32_t*, float*, int32_t*);
 int64_t edgedec_loop_draft_observe(void*, const int32_t*, int64_t, int32_t, const float*, const float*, int64_t);
+void* edgedec_loop_memory_open(double (*clock)());
+void edgedec_loop_memory_close(void* memory);
 int64_t edgedec_loop_grow(void*, const int32_t*, int64_t, int64_t, int64_t, int64_t, const int32_t*, int64_t, const int32_t*,
-                          int64_t, const edgedec::SamplingOptions*, int64_t, int32_t*, int32_t*);
+                          int64_t, const edgedec::SamplingOptions*, int64_t, const float*, int64_t, int64_t, void*, const double*,
+                          int32_t*, int32_t*);
 int64_t edgedec_loop_distribution(const edgedec::SamplingOptions*, float*, int64_t, const int32_t*, int64_t, float*);
 int64_t edgedec_loop_verify(const edgedec::SamplingOptions*, const int32_t*, const int32_t*, int64_t, float*, int64_t,
                             const int32_t*, int64_t, int64_t, int32_t*, int64_t*);
@@ -138,6 +141,25 @@ class Opened {
     edgedec::AutoArguments choice_{};
 };
 
+// Measurements for policies: good numbers, seldom bad ones.
+struct Measures {
+    static constexpr int64_t kDepths = 9, kRanks = 8;
+    float accept[kDepths * kRanks];
+    double costs[kNodes + 1], step = static_cast<double>(number(3)) / 4096;
+    int64_t depths = number(20) ? kDepths : number(kDepths);
+    void* memory = number(10) ? edgedec_loop_memory_open(tick) : nullptr;
+
+    Measures() {
+        for (float& value : accept) value = static_cast<float>(number(65)) / 64;
+        if (number(30) == 0) accept[0] = number(2) ? 1.5f : std::numeric_limits<float>::quiet_NaN();
+        for (int64_t rows = 0; rows <= kNodes; ++rows) costs[rows] = step * static_cast<double>(1 + number(rows + 1));
+        if (number(20) == 0) costs[1 + number(kNodes)] = -1.0;
+    }
+    ~Measures() { edgedec_loop_memory_close(memory); }
+    Measures(const Measures&) = delete;
+    Measures& operator=(const Measures&) = delete;
+};
+
 void drafts() {
     for (int64_t kind = -1; kind <= kAuto; ++kind) {
         for (int64_t trial = 0; trial < 12; ++trial) {
@@ -148,6 +170,7 @@ void drafts() {
             if (!draft) continue;
             std::vector<int32_t> text(static_cast<size_t>(1 + number(kPositions)));
             for (auto& id : text) id = number(30) ? static_cast<int32_t>(number(6)) : -1;
+            const Measures measures;
             for (int64_t round = 0; round < 20; ++round) {
                 int32_t tokens[64], parents[64], nodes[64], ids[64 * 16], sizes[64];
                 float probs[64 * 16], top_ids[64 * 10], top_probs[64 * 10];
@@ -157,10 +180,13 @@ void drafts() {
                 edgedec::SamplingOptions sampling = options(biased, biases);
                 const int64_t coupling = number(3) ? 0 : number(5) - 1;
                 // The order in which arguments are evaluated depends on the processor, so no call has two numbers.
-                const int64_t policy = number(5) - 1, most = number(80) - 2, levels = number(4), deepest = number(10);
+                const int64_t policy = number(7) - 1, levels = number(4), deepest = number(10);
+                const int64_t most = policy == 4 ? 1 + number(kNodes) : number(80) - 2;  // `costs` has no more rows
+                const double* costs = number(4) ? measures.costs : nullptr;
                 int64_t n = edgedec_loop_grow(draft, text.data(), static_cast<int64_t>(text.size()), policy, most, deepest,
                                               shape.sizes, levels, shape.places, coupling, number(9) ? &sampling : nullptr, round,
-                                              tokens, parents);
+                                              measures.accept, measures.depths, Measures::kRanks, measures.memory, costs, tokens,
+                                              parents);
                 put(n);
                 if (n < 1) {  // refused: a tree of its own, which may be none
                     n = 1 + number(10);
@@ -273,10 +299,11 @@ struct DriverText {
     const int32_t ids[2] = {3, 40}, blocks[6 * kKinds] = {0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0};
     const double values[2] = {0.5, -1.0};
     const Shape shape;
+    const Measures measures;
     edgedec::SamplingOptions sampling = options(ids, values);
     int32_t text[kPositions + 1], tree_sizes[kRounds], path_sizes[kRounds];
     int32_t tokens[kRounds * kNodes], parents[kRounds * kNodes], path[kRounds * kNodes];
-    double seconds[3][kRounds], costs[kNodes + 1];
+    double seconds[3][kRounds];
     const Opened opened{number(4) ? number(4) : kAuto, kPositions, 6};
     edgedec::TextArguments arguments{};
 
@@ -285,9 +312,10 @@ struct DriverText {
         arguments.positions = kPositions;
         arguments.blocks = blocks;
         arguments.draft = number(8) ? static_cast<edgedec::Draft*>(opened.draft()) : nullptr;
-        for (double& cost : costs) cost = static_cast<double>(number(9)) / 4096;
-        arguments.pass_costs = number(2) ? costs : nullptr;
-        arguments.policy = number(3);
+        arguments.pass_costs = number(3) ? measures.costs : nullptr;
+        arguments.policy = number(5);
+        auto* const memory = static_cast<edgedec::TreeMemory*>(measures.memory);
+        arguments.measured = {measures.accept, measures.depths, Measures::kRanks, memory};
         arguments.coupling = number(3);
         const int64_t more = number(20) == 0;
         arguments.nodes = arguments.policy == 1 ? 8 : 1 + number(kNodes + more);

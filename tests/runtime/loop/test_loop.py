@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -18,14 +19,15 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError, EdgedecError, UsageError
+from edgedec.plugins import load
 from edgedec.runtime import loop
 from edgedec.runtime.kernels.recipe import KernelBuildError, build_loop, find_compiler
-from edgedec.runtime.loop.drafts import CompiledDraft
+from edgedec.runtime.loop.drafts import NO_DRAFT, CompiledDraft
 from edgedec.runtime.loop.inputs import SUBMIT, WAIT, TargetArguments
 from edgedec.runtime.loop.model import ModelArguments
 from edgedec.runtime.loop.rounds import MOST_ROUNDS, RoundsArguments, Stop, TextArguments
 from edgedec.runtime.loop.sampling import CompiledSampling
-from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth
+from edgedec.runtime.loop.trees import CHAIN, DELAYED, HARDWARE, CompiledGrowth, TreeMemory
 from edgedec.runtime.protocols import I32, Limits, Outcome, TargetInfo, TokenTree
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
@@ -85,7 +87,8 @@ def test_an_outcome_without_a_root_is_refused() -> None:
 @pytest.mark.parametrize(
     ("policy", "nodes", "sizes", "places", "message"),
     [
-        (3, 4, (), (), "there is no such tree policy"),
+        (5, 4, (), (), "there is no such tree policy"),
+        (-1, 4, (), (), "there is no such tree policy"),
         (0, 65, (), (), "a tree must have 1 to 64 nodes"),
         (1, 4, (2, 2), (0, 0, 0, 0), "the levels have too many nodes"),
         (1, 4, (0,), (), "the levels have too many nodes"),
@@ -103,8 +106,73 @@ def test_a_growth_that_has_no_tree_is_refused(
         LIBRARY.call(
             "edgedec_loop_grow",
             *(one.compiled.address, TEXT.ctypes.data, len(TEXT), policy, nodes, 3),
-            *(level_sizes, len(sizes), where, 0, None, 0, tokens, parents),
+            *(level_sizes, len(sizes), where, 0, None, 0, None, 0, 0, None, None, tokens, parents),
         )
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("policy", "rows", "first", "cost", "message"),
+    [
+        (DELAYED, 0, 0.5, 1.0, "a level of the tree has no measured acceptance"),
+        (DELAYED, 2, 0.5, 1.0, "a level of the tree has no measured acceptance"),
+        (HARDWARE, 2, 0.5, 1.0, "a level of the tree has no measured acceptance"),
+        (DELAYED, 3, 1.01, 1.0, "a measured acceptance must be from 0 to 1"),
+        (DELAYED, 3, -0.01, 1.0, "a measured acceptance must be from 0 to 1"),
+        (HARDWARE, 3, math.nan, 1.0, "a measured acceptance must be from 0 to 1"),
+        (HARDWARE, 3, 0.5, 1.0, "the policy hardware must have a memory"),
+        (HARDWARE, 3, 0.5, -1.0, "the seconds of a pass must be 0 or more"),
+        (HARDWARE, 3, 0.5, math.nan, "the seconds of a pass must be 0 or more"),
+    ],
+)
+def test_measurements_that_are_none_are_refused(
+    policy: int, rows: int, first: float, cost: float, message: str
+) -> None:
+    assert LIBRARY is not None
+    one, memory = draft(), None if "memory" in message else TreeMemory(LIBRARY, None)
+    accept, costs = np.full((rows, 2), first, np.float32), np.array([0, 1, 1, 1, cost])
+    tokens, parents = np.empty(4, np.int32), np.empty(4, np.int32)
+    with pytest.raises(EdgedecError, match=f"^compiled loop: {message}$"):
+        LIBRARY.call(
+            "edgedec_loop_grow",
+            *(one.compiled.address, TEXT.ctypes.data, len(TEXT), policy, 4, 3, None, 0, None, 0, None, 0),
+            *(accept.ctypes.data if rows else None, rows, 2, memory and memory.address),
+            *(costs.ctypes.data, tokens.ctypes.data, parents.ctypes.data),
+        )
+
+
+@needs_library
+def test_a_memory_is_closed_with_its_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy opens its memory once, when its first tree grows, and another policy has one of its own."""
+    assert LIBRARY is not None
+    rules = [load("edgedec.runtime.trees", name).create().compiled for name in ("hardware", "delayed")]
+    closed, usual, limits = list[int](), LIBRARY.function, Limits(nodes=4, depth=3, positions=64)
+    monkeypatch.setattr(
+        LIBRARY, "function", lambda name: closed.append if name == "edgedec_loop_memory_close" else usual(name)
+    )
+    memories = [
+        [rule(NO_DRAFT, limits, np.ones((3, rank), np.float32)).measured.memory.address for rank in (1, 2)]
+        for rule in rules
+    ]
+    assert len({address for one in memories for address in one}) == 2
+    assert all(one == other for one, other in memories)
+    rules.pop()
+    assert closed == [memories[1][0]]
+    rules.clear()
+    assert closed == [memories[1][0], memories[0][0]]
+    for address in closed:
+        usual("edgedec_loop_memory_close")(address)
+
+
+def test_a_policy_without_the_library_grows_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "load", lambda: None)
+    rule = load("edgedec.runtime.trees", "hardware").create().compiled
+    assert rule(NO_DRAFT, Limits(nodes=4, depth=3, positions=64), np.ones((3, 1), np.float32)) is None
+
+
+@pytest.mark.parametrize("name", ["delayed", "hardware"])
+def test_drawn_children_stay_in_python(name: str) -> None:
+    assert load("edgedec.runtime.trees", name).create(np.random.default_rng(0)).compiled is None
 
 
 class TinyCall:
