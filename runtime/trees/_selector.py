@@ -39,7 +39,8 @@ class Weights(NamedTuple):
     mean: float  # value of the running mean before the first node
 
 
-# Weights of rank 0, 1 and so on; the last ones count for all further ranks.
+# Weights of rank 0, 1 and so on; the last ones count for all further ranks. ``runtime/loop/delayed.cpp`` has those of CHOSEN
+# and ``runtime/loop/policies.hpp`` their means, which tests compare.
 CHOSEN = (Weights(-0.39, 0.65, 0.8), Weights(-0.02, 0.36, -1.05))
 DRAWN = (Weights(-0.42, 0.45, 0.47),)
 

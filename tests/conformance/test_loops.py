@@ -615,8 +615,8 @@ def check_together(shared: Target, drafter: str, monkeypatch: pytest.MonkeyPatch
         for name, policy, seconds, most in (
             ("greedy", "chain", 1.0, 60),
             ("sampled", "dynamic", 1.0, 24),
-            ("changed", "static", 1.0, 50),
-            ("greedy", "dynamic", 1.0, 33),
+            ("changed", "delayed", 1.0, 50),
+            ("greedy", "hardware", 1.0, 33),
         )
     ]
     with monkeypatch.context() as patch:
