@@ -95,7 +95,7 @@ class _CoupledDraft(BatchedDraft):
                 path = _path(tree, node)
                 if guess.raw:
                     guess = by.sampler.sparse(guess, np.concatenate([text, np.array(path, np.int32)]))
-                if by.random is not None:
+                if by.random is not None and len(guess.ids):
                     guess = _coupled(guess, by.random, by.dropped + len(text) + len(path))
             result.append(guess)
         return result

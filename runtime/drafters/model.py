@@ -203,6 +203,8 @@ class _ModelDraft(BatchedDraft, CompiledParts[DraftHandle]):
             keep += 1
         if keep < held:
             self._loose = {}
+            if self._handle is not None:
+                self._handle.forget()
             keep = self._state.truncate(keep)
             self._text_kept, self._chunk_kept = min(self._text_kept, keep), min(self._chunk_kept, keep)
             return keep

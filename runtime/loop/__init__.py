@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import weakref
+from collections.abc import Callable
 from ctypes import c_char_p, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ __all__ = ["LOOPS", "NO_TOKEN", "Loop", "load"]
 
 LOOPS = ("compiled", "python")  # values of EDGEDEC_LOOP
 NO_TOKEN = -2  # result of a function: the logits of a row give no token
-_ABI = 14  # value of edgedec_loop_abi() in api.cpp
+_ABI = 15  # value of edgedec_loop_abi() in api.cpp
 _LOG = logging.getLogger(__name__)
 
 _TREE = (c_void_p, c_void_p, c_int64)  # tokens, parents, number of nodes
@@ -56,6 +58,7 @@ _FUNCTIONS: Functions = {
     "edgedec_loop_follower_close": (None, (c_void_p,)),
     "edgedec_loop_begin": (None, (c_void_p,)),
     "edgedec_loop_follow": (c_int64, (c_void_p, c_int64)),
+    "edgedec_loop_end": (None, (c_void_p,)),
     "edgedec_loop_halt": (None, (c_void_p,)),
 }
 
@@ -83,6 +86,13 @@ class Loop:
         """
         return self.check(getattr(self._library, name)(*arguments))
 
+    def close_with(self, owner: object, function: str, address: int, *kept: object) -> None:
+        """Call a closing function with ``address`` once ``owner`` is freed; ``kept`` live until then.
+
+        It is not called at the end of the process, because a thread may be in a call of the library.
+        """
+        weakref.finalize(owner, _close, self.function(function), address, kept).atexit = False
+
     def check(self, result: int) -> int:
         """Return the result of a function.
 
@@ -92,6 +102,10 @@ class Loop:
         if result < 0 and result != NO_TOKEN:
             raise EdgedecError(f"compiled loop: {self._library.edgedec_loop_error().decode()}")
         return result
+
+
+def _close(function: Callable[[int], None], address: int, kept: tuple[object, ...]) -> None:
+    function(address)
 
 
 @functools.cache

@@ -111,7 +111,7 @@ void check_coupling(int64_t coupling, const SamplingOptions* options) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 14; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 15; }
 
 // Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model, 4 of
 // `auto`, 5 of its candidates.
@@ -314,13 +314,11 @@ void check_rounds(const RoundsArguments& arguments) {
 
 // Runs rounds; see RoundsArguments.
 EDGEDEC_API int64_t edgedec_loop_rounds(const RoundsArguments* arguments) {
-    const int64_t result = guarded([&] {
+    return guarded([&] {
         check_rounds(*arguments);
         run_rounds(*arguments);
         return 0;
     });
-    if (arguments->follower) arguments->follower->end();
-    return result;
 }
 
 EDGEDEC_API void* edgedec_loop_follower_open() { return new Follower; }
@@ -332,6 +330,9 @@ EDGEDEC_API void edgedec_loop_begin(void* follower) { static_cast<Follower*>(fol
 
 // Returns the number of rounds that have finished, once it is more than `taken` or the call has ended.
 EDGEDEC_API int64_t edgedec_loop_follow(void* follower, int64_t taken) { return static_cast<Follower*>(follower)->follow(taken); }
+
+// Announces that the call has ended.
+EDGEDEC_API void edgedec_loop_end(void* follower) { static_cast<Follower*>(follower)->end(); }
 
 // Returns once the call has ended, which begins no further round.
 EDGEDEC_API void edgedec_loop_halt(void* follower) { static_cast<Follower*>(follower)->halt(); }

@@ -114,7 +114,7 @@ class AutoHandle(DraftHandle):
         certain, alone = all(part.certain for part in parts), any(part.alone for part in parts)
         super().__init__(address, certain=certain, prices=prices, alone=alone)
         self.arguments, self.parts, self._finished = arguments, tuple(parts), finished
-        weakref.finalize(self, library.function("edgedec_loop_draft_close"), address)
+        library.close_with(self, "edgedec_loop_draft_close", address)
 
     def reserve(self, length: int) -> None:
         """Prepare all candidates.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
 
 from edgedec.runtime import loop
@@ -67,7 +65,7 @@ class CompiledDraft(CompiledParts[DraftHandle]):
         if handle is None:
             library.check(-1)
         self._handle = DraftHandle(handle, certain=name in _CERTAIN)
-        weakref.finalize(self._handle, library.function("edgedec_loop_draft_close"), handle)
+        library.close_with(self._handle, "edgedec_loop_draft_close", handle)
         self._expand = library.function("edgedec_loop_draft_expand")
         nodes = max(1, limits.nodes)
         self._ids, self._probs = np.empty((nodes, _MOST), np.int32), np.empty((nodes, _MOST), np.float32)

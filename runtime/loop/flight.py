@@ -11,14 +11,22 @@ written again by whoever needs them. The tokens are the same, because a token is
 
 from __future__ import annotations
 
+import logging
+import weakref
+
+from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.loop.inputs import Lender, LendingState
 from edgedec.runtime.loop.rounds import RoundsCall
 
 __all__ = ["Flight"]
 
+_LOG = logging.getLogger(__name__)
+
 
 class Flight:
     """A call of the library that runs in a thread of its own. Its text has no guesses.
+
+    The text owns it. Target and cache know it by weak references, and it lands when the text is dropped.
 
     Parameters:
         call: the call, whose arguments are set.
@@ -33,8 +41,28 @@ class Flight:
 
     def __init__(self, call: RoundsCall, lender: Lender, state: LendingState, length: int) -> None:
         self.call, self._lender, self._state, self.length = call, lender, state, length
-        self._read = 0
-        lender.flight, state.land = self, self.land
+        self._read, self._landed = 0, False
+        own = weakref.ref(self)
+
+        def land() -> None:
+            if (flight := own()) is not None:
+                flight.land()
+
+        lender.flight, state.land = own, land
+
+    def start(self, rounds: int, pause: Pause | None) -> bool:
+        """Start the rounds. Return False, without a flight, if the system gives no further thread.
+
+        Args:
+            rounds, pause: arguments of ``RoundsCall.run``.
+        """
+        try:
+            self.call.start(rounds, pause)
+        except RuntimeError as error:
+            _LOG.warning("loop: %s, so that the next pass begins after the tokens of the last one are read", error)
+            self.land()
+            return False
+        return True
 
     def read(self) -> tuple[int, int]:
         """Wait for rounds that were not read. Return the numbers of the first one and of the one after the last."""
@@ -45,7 +73,13 @@ class Flight:
         return begin, self._read
 
     def land(self) -> None:
-        """End the flight after the pass that is running. What was not read is forgotten."""
+        """End the flight after the pass that is running. What was not read is forgotten. A second call does nothing."""
+        if self._landed:
+            return
+        self.call.halt()  # before anything else, because an interruption may come after each statement
+        self._landed = True
         self._lender.flight = self._state.land = None
-        self.call.halt()
         self._state.advance(self.length - 1)
+
+    def __del__(self) -> None:
+        self.land()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+from weakref import ref
 
 from edgedec.errors import DeviceError
 from edgedec.runtime.loop import Loop
@@ -114,7 +115,7 @@ class Lender(Protocol):
         flight: the rounds that run on the target now, which end before it is used; None: there are none.
     """
 
-    flight: Flight | None
+    flight: ref[Flight] | None
 
     @property
     def inputs(self) -> LoopInputs:

@@ -26,5 +26,4 @@ struct ModelArguments {
 
 std::unique_ptr<Draft> open_model(ModelArguments* arguments, int64_t vocab, int64_t depth);
 
-
 }  // namespace edgedec

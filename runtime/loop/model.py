@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
-from collections.abc import Callable
 from ctypes import addressof, c_double, c_int64, c_void_p
 
 from edgedec.onnx.kv_cache import blocks_of
@@ -72,8 +70,7 @@ class ModelHandle(DraftHandle):
         if address is None:
             library.check(-1)
         super().__init__(address, certain=False, alone=alone)
-        close = library.function("edgedec_loop_draft_close")
-        weakref.finalize(self, _close, close, address, arguments)
+        library.close_with(self, "edgedec_loop_draft_close", address, arguments)
 
     @property
     def pass_seconds(self) -> float:
@@ -114,11 +111,6 @@ class ModelHandle(DraftHandle):
     def forget(self) -> None:
         """Forget the last pass of the library, because another one runs on the cache."""
         self._arguments.loose = 0
-
-
-def _close(close: Callable[[int], None], address: int, arguments: ModelArguments) -> None:
-    """Close a draft, whose arguments live until then."""
-    close(address)
 
 
 def model_handle(

@@ -33,14 +33,14 @@ class TextRounds {
     int64_t grow() {
         const auto began = Clock::now();
         past_ = text_.length - 1;
-        held_ = __atomic_load_n(&text_.held, __ATOMIC_ACQUIRE);
+        held_ = text_.held;
         const int64_t left = std::min(text_.positions, held_ * target_.block_rows) - past_;
         if (left < 1) {
             stop(Stop::rows);
             return 0;
         }
-        const int64_t room = std::min(__atomic_load_n(&text_.nodes, __ATOMIC_RELAXED), left);
-        const int64_t depth = std::min(__atomic_load_n(&text_.depth, __ATOMIC_RELAXED), room - 1);
+        const int64_t room = std::min(text_.nodes, left);
+        const int64_t depth = std::min(text_.depth, room - 1);
         try {
             tree_ = &growth_.grow(static_cast<Policy>(text_.policy), {text_.text, text_.length}, room, depth, text_.levels,
                                   text_.measured, text_.pass_costs);

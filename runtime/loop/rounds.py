@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import c_double, c_int64, c_void_p
@@ -71,12 +70,11 @@ class TextRounds:
         options: sampling options.
         ends: ids after which no further round begins.
         dropped: tokens of the sequence before the text.
-        draft: address of the draft.
+        draft: the draft, which the caller keeps alive.
         nodes: nodes of the largest tree, at most ``MOST_NODES``.
 
     Members:
         arguments: the arguments of the library.
-        draft: the parameter of this name.
         growth: rule by which trees grow.
         tree_sizes, path_sizes: nodes of the trees and of the accepted paths, int32 [rounds].
         tokens, parents, path: the trees and the paths, int32 [rounds, nodes].
@@ -103,7 +101,7 @@ class TextRounds:
         draft: DraftHandle,
         nodes: int,
     ) -> None:
-        self._text, self._options, self.draft = text, options, draft
+        self._text, self._options = text, options
         self._ends = np.array([end for end in ends if 0 <= end < 1 << 31], np.int32)
         self.growth: CompiledGrowth | None = None
         self._levels: tuple[I32, I32] | None = None  # kept alive for the library, as the table is
@@ -226,23 +224,26 @@ class RoundsCall:
         library = self._library
         if self._follower is None:
             self._follower = library.function("edgedec_loop_follower_open")()
-            weakref.finalize(self, library.function("edgedec_loop_follower_close"), self._follower)
+            library.close_with(self, "edgedec_loop_follower_close", self._follower)
         library.function("edgedec_loop_begin")(self._follower)
         self._arguments.follower = self._follower
         self._thread = threading.Thread(target=self._run_apart, args=(rounds, pause), name="edgedec rounds")
         self._thread.start()
 
     def _run_apart(self, rounds: int, pause: Pause | None) -> None:
-        with suppress(EdgedecError):  # the next call meets it again, in the thread that asks for it
-            self.run(rounds, math.inf, pause)
+        try:
+            with suppress(EdgedecError):  # the next call meets it again, in the thread that asks for it
+                self.run(rounds, math.inf, pause)
+        finally:
+            self._library.function("edgedec_loop_end")(self._follower)
 
     def follow(self, taken: int) -> int:
         """Wait for a round after ``taken`` ones, which were read. Return the number of all; ``taken``: no other comes."""
         return int(self._library.function("edgedec_loop_follow")(self._follower, taken))
 
     def halt(self) -> None:
-        """End the rounds after the one that is running, and wait for it."""
-        self._library.function("edgedec_loop_halt")(self._follower)
-        if self._thread is not None:
+        """End the rounds after the one that is running, and wait for it. A second call does nothing."""
+        if self._thread is not None and self._thread.ident is not None:
+            self._library.function("edgedec_loop_halt")(self._follower)
             self._thread.join()
         self._thread, self._arguments.follower = None, None

@@ -282,11 +282,13 @@ void Sampler::sparse(Guesses& guesses, Text text, const Tokens& path) {
     const bool changes = remember(text, path);
     for (const Guess& one : guesses) {
         if (!(one.prob > 0)) continue;
-        const float score = std::log(one.prob);
+        const float score = changes ? changed(std::log(one.prob), one.id) : std::log(one.prob);
+        if (std::isinf(score)) continue;  // a bias forbids it
         tokens.push_back(one.id);
-        scores.push_back(changes ? changed(score, one.id) : score);
+        scores.push_back(score);
     }
     guesses.clear();
+    if (tokens.empty()) return;
     if (options_.temperature == 0) {
         guesses.push_back({tokens[static_cast<size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin())], 1.0f});
         return;

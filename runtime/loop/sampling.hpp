@@ -37,7 +37,7 @@ class Sampler {
     // otherwise of the distribution that `token` was called for last.
     void likeliest(const float* logits, int64_t vocab, TopTokens& top) const;
 
-    // Processes a draft's own probabilities as the logits are, at least one of which is above 0: `Sampler.sparse`.
+    // Processes a draft's own probabilities as the logits are: `Sampler.sparse`. None may be left.
     void sparse(Guesses& guesses, Text text, const Tokens& path);
 
     // Weighs a distribution with the numbers of a position: `coupled` of runtime/coupling.py.

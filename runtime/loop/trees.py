@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_double, c_void_p, cast
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ class TreeMemory:
             library.check(-1)
             raise AssertionError("the library has a reason for each failure")
         self.address = address
-        weakref.finalize(self, library.function("edgedec_loop_memory_close"), address)
+        library.close_with(self, "edgedec_loop_memory_close", address)
 
 
 @dataclass(frozen=True, eq=False)

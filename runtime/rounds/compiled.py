@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -46,10 +47,12 @@ class Together:
     Members:
         texts: the texts.
         call: the call.
+        flight: the rounds that run now, or ran last, while their tokens were read.
     """
 
     def __init__(self, library: loop.Loop, inputs: LoopInputs, texts: Sequence[TextRounds]) -> None:
         self.texts, self.call = tuple(texts), RoundsCall(library, inputs, texts)
+        self.flight: Flight | None = None
 
 
 # A round that the loop has run: accepted guesses and the token after them; its seconds; and what the text learns from, None
@@ -71,8 +74,9 @@ class CompiledText:
         cost: expected duration of passes.
 
     Members:
-        library, request, lender, draft, nodes: the parameters of these names.
+        library, request, lender, nodes: the parameters of these names.
         rounds: the results of the last call.
+        speculates: whether there are guesses at all.
         passes: seconds of the last passes.
         steady: rounds of a call with guesses.
         together: the texts of the last call, and this one.
@@ -91,7 +95,9 @@ class CompiledText:
         cost: CostModel,
     ) -> None:
         assert request.sampler is not None, "``compiled_text`` has checked it"
-        self.library, self.request, self.lender, self.draft, self.nodes = library, request, lender, draft, nodes
+        self.library, self.request, self.lender, self.nodes = library, request, lender, nodes
+        # A drafter that is released takes its draft along, with the memory of its model.
+        self._draft, self.speculates = weakref.ref(draft), draft is not NO_DRAFT
         self._rule, self._text, self._cost = rule, text, cost
         self._costs, self._costs_age = np.zeros(max(nodes, draft.prices) + 1), _COSTS_AGE
         self.positions, self.passes = len(text) - 1, deque[float](maxlen=_MEMORY)
@@ -114,21 +120,33 @@ class CompiledText:
 
     def has(self, draft: Draft) -> bool:
         """Return whether ``draft`` is still this text's. A drafter may have been released, or loaded again."""
-        return _part(draft) is self.draft
+        part = _part(draft)
+        return part is not None and part is self._draft()
+
+    @property
+    def draft(self) -> DraftHandle:
+        """The draft in the library. ``has`` has said that it is there."""
+        draft = self._draft()
+        assert draft is not None, "``has`` has said so"
+        return draft
 
     def next_rounds(self, state: State, length: int, size: Limits, accept: F32) -> NextRounds | None:
         """Return the next rounds after ``length`` tokens, with trees of ``size``; None if the loop cannot run them."""
         lent = self.lender.own(state)
         if lent is None:
+            say_python("the cache of the text is not the target's")
             return None
         if not size.depth:
             return NextRounds(self, lent, length, 1, 0, _PLAIN)
         growth = None if self._rule is None else self._rule(self.draft, size, accept)
         if growth is None:
+            say_python("the policy does not grow such a tree in the library")
             return None
         prices = growth.prices or self.draft.prices
         self.rounds.set_costs(self._renewed_costs(length - 1) if prices else None)
-        self.steady = min(MOST_ROUNDS, 2 * self.steady) if size == self._size else _WITH_GUESSES
+        # A policy that chooses the size by itself has new measurements in each call.
+        stays = size == self._size and not growth.prices
+        self.steady = min(MOST_ROUNDS, 2 * self.steady) if stays else _WITH_GUESSES
         self._size = size
         return NextRounds(self, lent, length, size.nodes, min(size.depth, size.nodes - 1), growth)
 
@@ -142,7 +160,7 @@ class CompiledText:
 
     def results(self, done: DoneRounds, length: int) -> Iterator[CompiledRound]:
         """Yield the rounds of the last call after ``length`` tokens. Without speculation they have no tree."""
-        rounds, device, speculates = self.rounds, done.seconds, self.draft is not NO_DRAFT
+        rounds, device = self.rounds, done.seconds
         own = slice(done.begin, done.begin + done.rounds)
         draft, verify = rounds.draft_seconds[own].tolist(), rounds.verify_seconds[own].tolist()
         commit, paths = rounds.commit_seconds[own].tolist(), rounds.path_sizes[own].tolist()
@@ -151,7 +169,7 @@ class CompiledText:
         for at, (size, path) in enumerate(zip(rounds.tree_sizes[own].tolist(), paths, strict=True)):
             tokens, begin = ids[begin : begin + path], begin + path
             seconds = RoundSeconds(draft=draft[at], device=device[at], verify=verify[at], commit=commit[at])
-            if not speculates:  # a tree and an outcome would take time
+            if not self.speculates:  # a tree and an outcome would take time
                 yield tokens, seconds, None
                 continue
             tree = TokenTree(tokens=rounds.tokens[at, :size], parents=rounds.parents[at, :size], draft={})
@@ -216,14 +234,17 @@ def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | No
         return [done]
     inputs = lead.lender.inputs
     rows = lead.nodes if len(plans) == 1 else sum([plan.nodes for plan in plans])
-    if rows > inputs.arguments.rows or (len(plans) > 1 and any(plan.depth and plan.text.draft.alone for plan in plans)):
+    if rows > inputs.arguments.rows:
+        say_python(f"a pass has room for {inputs.arguments.rows} rows, and the texts together may have {rows}")
+        return None
+    if len(plans) > 1 and any(plan.depth and plan.text.draft.alone for plan in plans):
+        say_python("several texts share the passes of a large draft model")
         return None
     together, rounds = _together(inputs, plans), _rounds(plans)
     if rounds == 1 and _may_fly(plans):
         _prepare(plans, MOST_ROUNDS)
-        together.call.start(MOST_ROUNDS, lead.request.pause)
-        Flight(together.call, lead.lender, plans[0].state, plans[0].length)
-        if (done := _read_flight(plans)) is not None:
+        together.flight = Flight(together.call, lead.lender, plans[0].state, plans[0].length)
+        if together.flight.start(MOST_ROUNDS, lead.request.pause) and (done := _read_flight(plans)) is not None:
             return [done]
     _prepare(plans, rounds)
     try:
@@ -247,13 +268,15 @@ def _prepare(plans: Sequence[NextRounds], rounds: int) -> None:
 def _may_fly(plans: Sequence[NextRounds]) -> bool:
     """Return whether the rounds of a text may go on while its tokens are read."""
     plan = plans[0]
-    alone = len(plans) == 1 and plan.text.draft is NO_DRAFT and plan.state.slot is None and plan.state.goes_back
+    alone = len(plans) == 1 and not plan.text.speculates and plan.state.slot is None and plan.state.goes_back
     return alone and plan.tokens > 1 and _seconds(plans) > 0 and bool(plan.text.passes)
 
 
 def _read_flight(plans: Sequence[NextRounds]) -> DoneRounds | None:
     """Return rounds of the flight that runs on the target; None if it is not this text's, or has ended. It lands then."""
-    plan, flight = plans[0], plans[0].text.lender.flight
+    plan = plans[0]
+    known = plan.text.lender.flight
+    flight = None if known is None else known()
     if flight is None:
         return None
     together = plan.text.together

@@ -186,6 +186,9 @@ class Sampler:
         Their logarithms take the place of logits, so a repeat penalty, which depends on the sign of a logit, is an
         approximation. No text depends on it.
 
+        Returns:
+            The distribution; it is empty if a bias forbids all tokens of the guess.
+
         Parameters:
             guess: [k], k >= 1, at least one probability above 0.
             history: the text's ids so far, int32 [n].
@@ -194,6 +197,10 @@ class Sampler:
         ids, scores = guess.ids[possible], np.log(guess.probs[possible])
         if self._touched(history, self.vocab_limit) is not None:
             scores = self._changed(scores, ids, history)
+            allowed = scores > -math.inf
+            ids, scores = ids[allowed], scores[allowed]
+        if not len(ids):
+            return Sparse(ids=ids, probs=np.zeros(0, np.float32))
         if self.config.temperature == 0:
             best = int(scores.argmax())
             return Sparse(ids=ids[best : best + 1], probs=np.ones(1, np.float32))

@@ -128,7 +128,15 @@ class CpuTarget(CompiledParts[CpuLender]):
             result_taps={name for name, shape in shapes.items() if shape[0] != "n"},
         )
         self._bind()
-        self._lender = CpuLender(kernels, self._session, self._buffers, self.embedding, self._arena, limits.positions)
+        self._lender = CpuLender(
+            kernels,
+            self._session,
+            self._buffers,
+            self.embedding,
+            self._arena,
+            limits.positions,
+            weights=self._weights,
+        )
 
     def _float_weight(self, name: str) -> F32:
         return self.bundle.weight(name).dense()
@@ -215,8 +223,8 @@ class CpuTarget(CompiledParts[CpuLender]):
         Raises:
             CacheFullError: the caches of all sequences together have no room for the passes.
         """
-        if self._lender.flight is not None:
-            self._lender.flight.land()
+        if self._lender.flight is not None and (flight := self._lender.flight()) is not None:
+            flight.land()
         passes = [(self._checked(state, item), item) for state, item in work]
         if len(passes) > 1 and len({id(state) for state, _ in passes}) < len(passes):
             raise UsageError("a sequence occurs twice in one submit; submit its passes one after another")

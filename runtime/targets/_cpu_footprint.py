@@ -84,7 +84,10 @@ def cpu_footprint(
     head_dim = max((state.head_dim for state in states), default=0)
     scores = head_dim + limits.positions + 16 if graph.states else 0
     thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * scores
-    thread_bytes += max((selection_bytes(state, limits.positions) for state in states), default=0)
+    selecting = max((selection_bytes(state, limits.positions) for state in states), default=0)
+    thread_bytes += selecting
+    # A flight (``runtime/loop/flight.py``) has a thread of its own, whose passes have one row.
+    flight_bytes = 4 * widest + 4 * 2 * scores + selecting
     count, room = len(graph.operations), program_room(bundle, graph)
     foreign = room is None
     loaded = {
@@ -116,7 +119,8 @@ def cpu_footprint(
         * rows
         * (width + (_ACTIVATION_COPIES * widest if room is None else room.floats + room.floats // _HOLES)),
         **features_bytes(graph, rows),
-        "workspace": (threads or physical_cores()) * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
+        "workspace": (threads or physical_cores()) * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0))
+        + flight_bytes,
         "load_transient": converting,
         SELF_TEST: testing,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
+from weakref import ref
 
 from numpy.typing import NDArray
 
@@ -30,6 +31,7 @@ class CpuLender:
         embedding: rows of the embedding.
         arena: the cache of all sequences.
         positions: rows of the cache of one sequence.
+        weights: the arrays and files that the session reads, kept as long as it is lent.
 
     Members:
         flight: the rounds that run on the target now; None: there are none.
@@ -43,11 +45,13 @@ class CpuLender:
         embedding: RowReader,
         arena: CacheArena,
         positions: int,
+        *,
+        weights: object,
     ) -> None:
         self._kernels, self._session, self._buffers = kernels, session, buffers
-        self._embedding, self._arena, self._positions = embedding, arena, positions
+        self._embedding, self._arena, self._positions, self._weights = embedding, arena, positions, weights
 
-    flight: Flight | None = None
+    flight: ref[Flight] | None = None
 
     def own(self, state: State) -> ArenaState | None:
         """Return the state of a sequence; None if it is not one of this target."""
@@ -89,7 +93,7 @@ class CpuLender:
             pass_error=lambda: session.error,
             move_error=lambda: kernels.error,
             logits=logits,
-            alive=(*arrays.values(), embedding, cache.cache, slots, session),
+            alive=(*arrays.values(), embedding, self._arena, session, self._weights),
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.decoders.autoregressive import open_decoder
 from edgedec.runtime.drafters import auto, model
+from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.loop.auto import CLOCK
@@ -131,6 +134,10 @@ def test_guesses_are_equal_and_the_cache_is_shared(drafts: tuple[Draft, Draft], 
         asked = data.draw(st.sampled_from([likely, likely_in_library]))
         for one, other in zip(asked(both, whole, tree, nodes), expected, strict=True):
             assert one == pytest.approx(other, rel=1e-5)
+        if data.draw(st.booleans()):  # Python looks at another text, which may need no pass
+            more = data.draw(st.lists(st.integers(0, IDS - 1), min_size=1, max_size=20))
+            shared = text[: data.draw(st.integers(0, len(text)))]
+            alone(both.reading(np.array([*shared, *more], np.int32)[: LIMITS.positions], 8))  # type: ignore[attr-defined]
         change = data.draw(st.integers(0, 5))
         if change == 0:
             text = text[: 1 + len(text) // 2]
@@ -187,6 +194,63 @@ def test_coupled_trees_are_equal(
             plain = alone(create_policy(name).grow(drafts[1], text, LIMITS, ObservedCost(), accept))
             different += plain.tokens.tolist() != expected.tokens.tolist()
         assert different or random is None  # so the coupling was there
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("top_p", [0.9, 1.0])
+@pytest.mark.parametrize("min_p", [0.0, 0.05])
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_a_bias_may_forbid_all_guesses(
+    drafts: tuple[Draft, Draft], allowed: int, min_p: float, top_p: float, temperature: float
+) -> None:
+    """A draft all of whose likeliest tokens are forbidden makes no guess, and no error."""
+    assert LIBRARY is not None
+    text = np.arange(7, dtype=np.int32)
+    root = TokenTree(tokens=text[-1:], parents=np.array([-1], np.int32), draft={})
+    (guess,) = drafts[1].expand(text, root, np.zeros(1, np.int32))
+    config = SamplingConfig(
+        temperature=temperature,
+        min_p=min_p,
+        top_p=top_p,
+        logit_bias=tuple((token, -np.inf) for token in guess.ids[allowed:].tolist()),
+    )
+    sampler, random = Sampler(config, IDS), PositionRandom.seeded(4)
+    policy = Coupled(policy=create_policy("chain"), sampler=sampler, random=random)
+    accept = np.full((LIMITS.depth, 8), 0.5, np.float32)
+    limits = replace(LIMITS, nodes=2, depth=1)
+    expected = alone(policy.grow(drafts[1], text, limits, ObservedCost(), accept))
+    assert expected.tokens.tolist() == [text[-1], *guess.ids[:allowed].tolist()]
+    rule, handle = policy.compiled, drafts[0].compiled  # type: ignore[attr-defined]
+    assert rule is not None
+    growth = rule(handle, limits, accept)
+    assert growth is not None
+    handle.reserve(20)
+    options = CompiledSampling(sampler, random)
+    assert (
+        grown_tree(LIBRARY, handle, growth, text, limits, options=options).tokens.tolist() == expected.tokens.tolist()
+    )
+    handle.finish()
+
+
+def test_a_released_drafter_frees_its_model_at_once(pair: Pair, target: Target) -> None:
+    drafter = ReleasingDrafter(lambda: model.create(pair.small, threads=1))
+    decoder = open_decoder(target, target.open(WIDE), drafter=drafter, vocab_limit=VOCAB)
+    sequence = decoder.start(request(SAMPLED, "chain"))
+    engine = Engine(target, rows=32, cost=decoder.cost)
+    engine.add(sequence)
+    for _ in range(6):
+        engine.step()
+    inner = decoder.open_draft(WIDE).inner  # type: ignore[attr-defined]
+    assert inner.compiled is not None
+    alive = [weakref.ref(inner._target), weakref.ref(inner._target.session), weakref.ref(inner.compiled)]
+    del inner
+    gc.disable()
+    try:
+        drafter.release()
+        assert [one() for one in alive] == [None, None, None]
+    finally:
+        gc.enable()
+    decoder.state.close()
 
 
 def request(config: SamplingConfig, policy: str, **settings: Any) -> Request:

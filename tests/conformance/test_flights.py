@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, Autor
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.loop.inputs import SUBMIT
+from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import Limits, Pass, Request
 from edgedec.runtime.sampling.position_random import PositionRandom
@@ -90,7 +93,8 @@ class Bench:
     def flight(self) -> Flight | None:
         """The rounds that run now."""
         assert self.target.compiled is not None
-        return self.target.compiled.flight
+        flight = self.target.compiled.flight
+        return None if flight is None else flight()
 
 
 @pytest.fixture(scope="module")
@@ -275,3 +279,69 @@ def test_rounds_one_at_a_time_do_not_fly(bench: Bench, expected: list[int]) -> N
     assert bench.flight is None
     assert tokens == expected[: len(tokens)]
     decoder.state.close()
+
+
+def test_a_text_without_a_further_thread_is_the_same(
+    bench: Bench, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    decoder, _, engine = bench.start()
+    tokens: list[int] = []
+    bench.text(engine, tokens, 4)
+    decoder.state.fork().close()  # ends the flight
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        bench.text(engine, tokens, 20)
+        assert bench.flight is None
+    bench.text(engine, tokens, 1000)
+    assert tokens == expected
+    decoder.state.close()
+
+
+def test_an_interrupted_landing_is_made_up_for(
+    bench: Bench, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, _, engine = bench.start()
+    tokens: list[int] = []
+    bench.text(engine, tokens, 4)
+    halt = RoundsCall.halt
+
+    def interrupted(call: RoundsCall) -> None:
+        halt(call)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RoundsCall, "halt", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decoder.state.fork()
+        assert bench.flight is not None
+    bench.text(engine, tokens, 1000)
+    assert tokens == expected
+    decoder.state.close()
+
+
+def test_what_is_dropped_in_flight_is_freed_at_once(tmp_path: Path) -> None:
+    """The last reference goes while a pass runs; the pass ends, and then nothing is left."""
+    target = open_target(make_pair(tmp_path).large, limits=LIMITS, threads=1)
+    if not isinstance(target, CpuTarget):
+        pytest.skip("the kernels were not built")
+    assert target.compiled is not None
+    bench = Bench(target, threading.Semaphore(10**6), Counter())
+    decoder, sequence, engine = bench.start()
+    bench.text(engine, [], 1)
+    tokens: list[int] = []
+    bench.text(engine, tokens, 5)
+    assert bench.flight is not None
+    thread = bench.flight.call._thread
+    alive = [weakref.ref(one) for one in (target, target.session, target._arena, target._weights, decoder.state)]
+    gc.disable()
+    try:
+        del bench, target, sequence, engine, decoder
+        assert thread is not None
+        assert not thread.is_alive()
+        del thread
+        assert [one() for one in alive] == [None] * len(alive)
+    finally:
+        gc.enable()

@@ -69,9 +69,10 @@ class TappedRows:
 
     @property
     def real(self) -> NDArray[np.float32]:
-        """The rows as float32 [n, width]: values * unit, or values * (unit / (root * 2^exponent)), rounded once to even.
+        """The rows as float32 [n, width]: values * unit, or values * (unit / (root * 2^exponent)).
 
-        The quotient in parentheses is float64.
+        The first form is rounded once. In the second one the quotient and the product are float64, and the product is then
+        rounded to float32.
         """
         if self.root is None or self.exponent is None:
             # A number of 27 bits times a power of two rounds like the number alone.
