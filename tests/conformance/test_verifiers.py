@@ -124,7 +124,7 @@ def surprise(verifier: Verifier, grow: Grow, trials: int) -> float:
     return (math.cbrt(chi2 / freedom) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
 
 
-@pytest.mark.nightly(sample=4)
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "grow"), [(name, grow) for name in LOSSLESS for grow in (guessed_chain, drawn_for(name))]

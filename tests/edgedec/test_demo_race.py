@@ -242,6 +242,7 @@ def test_a_run_learns_nothing_from_the_runs_before_it() -> None:
     assert measured.text.startswith("A caring girl named Ruby")
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 @pytest.mark.usefixtures("in_cache", "always_guesses")
 def test_the_padded_model_writes_the_small_ones_text_and_keeps_within_its_sizes() -> None:

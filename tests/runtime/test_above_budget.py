@@ -170,7 +170,7 @@ def test_a_failing_disk_ends_the_answer_and_the_session_goes_on(bundles: Mapping
         assert text(session, temperature=0) == expected
 
 
-@pytest.mark.nightly(sample=2)
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 1.0])

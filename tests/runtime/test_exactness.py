@@ -205,6 +205,7 @@ def test_one_text_of_each_drafter_equals_the_plain_greedy_text(runs: Runs, draft
     assert (verifier.drafted > 0) == (drafter != "none")
 
 
+@pytest.mark.nightly(sample=3)
 @pytest.mark.thorough
 @needs_kernels
 @pytest.mark.parametrize("drafter", FACTORS[0])

@@ -550,7 +550,7 @@ def check_ceiling(drafter: str, budget: int, **options: Any) -> None:
         assert rejected["accepted"] == 0
 
 
-@pytest.mark.nightly(sample=2)
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @needs_proc
 @pytest.mark.parametrize(("drafter", "mib"), [("ngram", 24), ("model", 34), ("auto", 12)])
@@ -660,7 +660,7 @@ DEEP: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.nightly(sample=2)
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @needs_kernels
 @needs_proc

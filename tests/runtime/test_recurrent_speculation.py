@@ -179,7 +179,7 @@ def test_one_text_of_each_drafter_is_the_plain_one(all_runs: dict[str, Runs], ta
     assert verifier.drafted
 
 
-@pytest.mark.nightly(sample=7)
+@pytest.mark.nightly(sample=3)
 @pytest.mark.thorough
 @pytest.mark.parametrize(("target", "drafter"), CASES)
 def test_texts_of_all_prompts_are_the_plain_ones(all_runs: dict[str, Runs], target: str, drafter: str) -> None:

@@ -128,7 +128,7 @@ def test_there_are_at_least_200_texts() -> None:
     assert len(ROWS) * PER_ROW >= 200
 
 
-@pytest.mark.nightly(sample=2)
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_the_text_is_that_of_plain_sampling(texts: Texts, drafter: str) -> None:

@@ -143,7 +143,7 @@ print(max(answer.timings.peak_bytes for answer in answers), answers[0].timings.p
 """
 
 
-@pytest.mark.nightly(sample=2)
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("drafter", ["model", "none", "ngram"])
 def test_the_peak_of_several_texts_stays_within_the_plan(drafter: str) -> None:

@@ -368,6 +368,7 @@ print(session.run.plan.total_bytes, answer.timings.peak_bytes, answer.stop_reaso
 """
 
 
+@pytest.mark.nightly(sample=3)
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", ["int8", "native", "planes"])
 @pytest.mark.parametrize("shape", ["demo", "wide", "deep", pytest.param("real", marks=pytest.mark.nightly)])

@@ -93,6 +93,7 @@ def opened(bundles: dict[str, Path], name: str, drafter: str = "none", **options
     return session
 
 
+@pytest.mark.nightly(sample=5)
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("drafter", ["none", "ngram", "stand", "model"])

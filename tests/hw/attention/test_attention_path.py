@@ -121,6 +121,7 @@ def test_heads_that_share_keys_attend_together(
     check(layer, passes, idle=idle, stall=stall, shared=True, **shape)
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("beat_bytes", "head_dim"), [(64, 48), (32, 96)])
 def test_head_widths_of_models_equal_the_reference(beat_bytes: int, head_dim: int) -> None:

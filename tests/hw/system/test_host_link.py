@@ -213,7 +213,7 @@ def test_commands_are_executed_once_and_in_order() -> None:
     assert answers[7][2:-1] == struct.pack("<I", 5)
 
 
-@pytest.mark.nightly(sample=1)
+@pytest.mark.nightly
 @pytest.mark.rtl
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_costs_only_the_frames_that_it_hits(seed: int) -> None:

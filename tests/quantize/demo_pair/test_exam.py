@@ -48,6 +48,7 @@ def obedient(turns: Sequence[Turn], ask: str) -> str:
     return item.title if ask in sketches.TITLE else f"{listed(item.named)}."
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 def test_an_obedient_model_follows_all_instructions() -> None:
     result = checks.instructions(obedient, 66)
@@ -55,7 +56,7 @@ def test_an_obedient_model_follows_all_instructions() -> None:
     assert len([key for key in result if key.startswith("followed_")]) == 9
 
 
-@pytest.mark.nightly(sample=2)
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "fault"),

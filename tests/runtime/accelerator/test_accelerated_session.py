@@ -135,6 +135,7 @@ def test_few_tokens_are_sampled_as_from_whole_rows(
     assert few[0].tokens != few[1].tokens
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("drafter", ["none", "ngram"])
 def test_rings_do_not_change_the_text(tmp_path: Path, drafter: str) -> None:

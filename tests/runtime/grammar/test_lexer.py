@@ -74,6 +74,7 @@ TOOLS = {
 }
 
 
+@pytest.mark.nightly(sample=5)
 @pytest.mark.thorough
 @pytest.mark.parametrize("choice", ["required", "auto"])
 @pytest.mark.parametrize("tools", TOOLS)

@@ -254,6 +254,7 @@ def write(session: Session, sampling: SamplingConfig, grammar: Grammar | None) -
     return session.generate(PROMPT, n_predict=160, sampling=sampling, grammar=grammar, reasoning=reasoning)
 
 
+@pytest.mark.nightly(sample=5)
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("grammar", [None, Grammar.json_schema(SCHEMA)], ids=["free", "object"])

@@ -80,7 +80,7 @@ def test_a_text_that_ended_by_itself_is_valid(plain: Session, schema: str, sampl
     jsonschema.Draft202012Validator(SCHEMAS[schema]).validate(json.loads(answer.text))
 
 
-@pytest.mark.nightly(sample=40)
+@pytest.mark.nightly(sample=12)
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("schema", SCHEMAS)

@@ -219,6 +219,7 @@ print(sorted(path.name for path in bundle.path.iterdir()))
 """
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kernel", "expected"), [("portable", False), ("scalar", True)])
 def test_the_environment_selects_the_graph(bundle: Bundle, kernel: str, expected: bool) -> None:

@@ -76,6 +76,7 @@ def text_of(served: Served, request: dict[str, Any], number: int) -> str | None:
     return str(response.json()["choices"][0]["text"])
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("drafter", "count"),

@@ -223,6 +223,7 @@ def test_a_class_of_characters_is_charged_however_it_is_written(backslash: bytes
     assert classes[1].check_bytes - classes[0].check_bytes > 2000 * 7000
 
 
+@pytest.mark.nightly(sample=4)
 @pytest.mark.thorough(sample=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(

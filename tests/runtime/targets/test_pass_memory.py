@@ -169,6 +169,7 @@ _RECURRENT: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", _RECURRENT)
 def test_recurrent_states_are_in_the_plan(family: str, tmp_path: Path) -> None:

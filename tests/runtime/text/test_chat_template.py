@@ -212,6 +212,7 @@ GREEDY = {
 }
 
 
+@pytest.mark.nightly(sample=6)
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
 def test_a_template_that_uses_too_much_is_stopped_by_its_limits(template: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def controls(tokenizer: Tokenizer, ids: list[int]) -> Counter[str]:
     return Counter(token for token in map(tokenizer.token_of, ids) if token in CONTROLS)
 
 
-@pytest.mark.nightly(sample=14)
+@pytest.mark.nightly(sample=5)
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("name", TEMPLATES)

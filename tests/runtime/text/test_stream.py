@@ -180,6 +180,7 @@ def bytes_of(tokenizer: Tokenizer) -> list[bytes]:
     return token_bytes(tokenizer)
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @settings(max_examples=150)

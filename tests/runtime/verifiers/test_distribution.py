@@ -236,6 +236,7 @@ def test_chosen_children_declared_as_drawn_are_detected(policy: str) -> None:
     assert surprise(verifier("rejection"), _Rewritten(made(policy, None), _declared_as_drawn), TRIALS // 4) > CAUGHT
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["static", "dynamic"])
 def test_an_unnormalized_residual_is_detected(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:

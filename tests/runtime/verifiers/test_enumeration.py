@@ -289,6 +289,7 @@ def test_siblings_drawn_with_replacement_keep_the_distribution(name: str) -> Non
         assert deviation(create(name), world, trees, 4) < EXACT, seed
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("trees", [20, pytest.param(1000, marks=pytest.mark.thorough)])
 def test_traversal_accepts_at_least_as_many_guesses_as_rejection(trees: int) -> None:
     more = 0
@@ -314,6 +315,7 @@ def test_traversal_may_accept_fewer_if_a_later_sibling_has_the_larger_subtree() 
     assert by_traversal < by_rejection - 0.03
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("chains", [10, pytest.param(200, marks=pytest.mark.thorough)])
 def test_at_chains_traversal_is_block_verification(chains: int) -> None:
     for seed in range(chains):

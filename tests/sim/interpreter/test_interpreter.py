@@ -96,6 +96,7 @@ def test_heads_that_attend_together_equal_the_profile(slots: int) -> None:
         assert len(theirs) - len(ours) == less
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
 def test_the_embedded_model_equals_the_profile(name: str) -> None:
@@ -103,6 +104,7 @@ def test_the_embedded_model_equals_the_profile(name: str) -> None:
     exercise(pair, pair.model.vocab)
 
 
+@pytest.mark.nightly(sample=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("planes", [0, 2])
 def test_stories260k_equals_the_profile(planes: int, shared_data: Path, tmp_path: Path) -> None:
