@@ -186,9 +186,10 @@ class Adaptive:
             return limits
         cost, call = self._cost, self._draft_seconds / self.texts
         shared, others = self._shared, self._others_seconds()
+        passes = {nodes: cost.seconds(nodes, past) + others for nodes in {size.nodes for size in sizes}}
 
         def speed(size: TreeSize) -> float:
-            return (size.tokens + shared) / max(1e-9, cost.seconds(size.nodes, past) + size.depth * call + others)
+            return (size.tokens + shared) / max(1e-9, passes[size.nodes] + size.depth * call)
 
         best = max(sizes, key=speed)
         if best.nodes != self._logged_nodes and self._log.on:

@@ -14,6 +14,8 @@ Source: DySpec, 2410.11744.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from edgedec.runtime.capabilities import CompiledParts
@@ -32,7 +34,7 @@ class _Dynamic(CompiledParts[GrowthRule]):
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
 
-    def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
+    def sizes(self, limits: Limits, accept: F32) -> Sequence[TreeSize]:
         return shape_sizes(limits, accept)
 
     @property

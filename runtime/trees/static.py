@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -33,6 +34,11 @@ Shape = tuple[
 # Depths that ``sizes`` considers, so that few of up to 63 are compared.
 _DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 63)
 _RENEW = 4  # rounds between two computations of a shape
+_STEPS = 32  # steps of 1 to which ``sizes`` rounds acceptance, so that rounds share what is computed from it
+_KEPT = 32  # results of ``_sizes`` that are kept
+# Nodes among which ``sizes`` finds the shapes of all depths, for each node of the largest tree. A flat shape may have
+# others, which are worth less than every node of a tree twice as large.
+_CONSIDERED = 2
 
 
 def best_nodes(nodes: int, depth: int, accept: Sequence[Sequence[float]]) -> Iterator[tuple[float, int, int]]:
@@ -70,17 +76,35 @@ def shape(nodes: int, depth: int, accept: Sequence[Sequence[float]]) -> Shape:
     return tuple(tuple(level) for level in levels if level)
 
 
-def shape_sizes(limits: Limits, accept: F32) -> list[TreeSize]:
-    """Return the sizes of the best shapes for some maximum depths, with their expected tokens."""
-    sizes: dict[tuple[int, int], TreeSize] = {}
+def shape_sizes(limits: Limits, accept: F32) -> Sequence[TreeSize]:
+    """Return the sizes of the best shapes for some maximum depths, with their expected tokens.
+
+    They are computed once for all acceptances that are equal in steps of 1/32. The nodes below a depth have the order that
+    they have among all nodes, so that one search serves all depths: where passes take less than half a millisecond, a search
+    for each would cost a percent of the speed.
+    """
     deepest = min(limits.depth, limits.nodes - 1)
-    rates = accept.tolist()
-    for depth in sorted({min(depth, deepest) for depth in _DEPTHS} if deepest else []):
+    if deepest < 1:
+        return ()
+    steps = np.rint(accept[:deepest] * _STEPS).astype(np.uint8)
+    return _sizes(limits.nodes, deepest, steps.tobytes())
+
+
+@lru_cache(maxsize=_KEPT)
+def _sizes(nodes: int, deepest: int, steps: bytes) -> tuple[TreeSize, ...]:
+    """Return the sizes for acceptances in steps of 1 / ``_STEPS``, uint8 [deepest, ranks]."""
+    sizes: dict[tuple[int, int], float] = {}
+    rates = (np.frombuffer(steps, np.uint8).reshape(deepest, -1) / _STEPS).tolist()
+    best = [(value, level + 1) for value, level, _ in best_nodes(1 + _CONSIDERED * (nodes - 1), deepest, rates)]
+    for depth in sorted({min(depth, deepest) for depth in _DEPTHS}):
         tokens, levels = 1.0, 0
-        for count, (value, level, _) in enumerate(best_nodes(limits.nodes, depth, rates), start=2):
-            tokens, levels = tokens + value, max(levels, level + 1)
-            sizes[count, levels] = TreeSize(nodes=count, depth=levels, tokens=tokens)
-    return list(sizes.values())
+        above = [(value, level) for value, level in best if level <= depth][: nodes - 1]
+        for count, (value, level) in enumerate(above, start=2):
+            tokens += value
+            if level > levels:
+                levels = level
+            sizes[count, levels] = tokens
+    return tuple(TreeSize(count, levels, tokens) for (count, levels), tokens in sizes.items())
 
 
 class _Static(CompiledParts[GrowthRule]):
@@ -91,7 +115,7 @@ class _Static(CompiledParts[GrowthRule]):
         self._age = 0  # rounds since the shape was made
         self._growth = CompiledGrowth(LEVELS)
 
-    def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
+    def sizes(self, limits: Limits, accept: F32) -> Sequence[TreeSize]:
         return shape_sizes(limits, accept)
 
     @property

@@ -84,7 +84,8 @@ def test_sizes_promise_the_tokens_of_the_tree_that_is_grown(
     policy: ModuleType, rates: Rates, nodes: int, depth: int
 ) -> None:
     """Compare with the sum of the probabilities of all nodes of the tree that is grown in this size."""
-    rates = [[round(64 * rate) / 64 for rate in row] for row in rates]  # the steps of ``delayed``
+    steps = 64 if policy is delayed else 32
+    rates = [[round(steps * rate) / steps for rate in row] for row in rates]  # ``sizes`` rounds to these steps
     accept = np.array(rates, np.float32)
     options = {"selects": False} if policy is delayed else {}  # its selector follows the draft
     sizes = policy.create().sizes(Limits(nodes=nodes, depth=depth, positions=64), accept)
@@ -202,3 +203,26 @@ def test_delayed_calls_the_draft_once_per_level_and_accepts_few_guesses() -> Non
     draft = FakeDraft(lambda path: {2: 0.5} if len(path) < 2 else {}, limits)
     tree = alone(delayed.create(selects=False).grow(draft, TEXT, limits, COST, np.ones((6, 1), np.float32)))
     assert tree.parents.tolist() == [-1, 0]
+
+
+def test_the_sizes_of_a_depth_are_those_of_a_search_of_its_own() -> None:
+    accept = np.array([[0.75, 0.25, 0.125]] * 7, np.float32)
+    sizes = static.create().sizes(Limits(nodes=8, depth=7, positions=64), accept)
+    assert len({size[:2] for size in sizes}) == len(sizes)
+    for depth in (1, 2, 3, 4, 5, 6, 7):
+        tokens = 1.0
+        own = list(static.best_nodes(8, depth, accept.tolist()))
+        for count, (value, _, _) in enumerate(own, start=2):
+            tokens += value
+            levels = 1 + max(level for _, level, _ in own[: count - 1])
+            found = [size.tokens for size in sizes if size[:2] == (count, levels)]
+            assert found in ([], [pytest.approx(tokens)])
+            assert found or depth < 3  # the flattest shapes end where a deeper tree has better nodes
+
+
+def test_sizes_follow_the_acceptance_and_not_the_one_before() -> None:
+    limits, policy = Limits(nodes=4, depth=3, positions=64), static.create()
+    for rate in (0.25, 0.75, 0.25):
+        first = policy.sizes(limits, np.full((3, 2), rate, np.float32))[0]
+        assert first == (2, 1, 1 + rate)
+    assert not policy.sizes(Limits(nodes=1, depth=0, positions=64), np.zeros((0, 2), np.float32))
