@@ -3,7 +3,8 @@
 A pass of n rows takes T(n) = bytes read per pass / bandwidth * (1 + slope * (n - 1)), and at least the time in which the
 disk reads the weights that are not in memory, however many rows it has. A chain of k guesses, each right with
 probability a, gives (1 - a^(k + 1)) / (1 - a) tokens: the target's own token, and the probabilities that the first guess is
-right, that the first two are right, and so on up to k. Source: derived here.
+right, that the first two are right, and so on up to k. Source: derived here; how often a drafter is right, and what a guess
+costs, was measured (``drafter_figures``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgedec.runtime.base.cores import physical_cores
+from edgedec.runtime.planning.drafter_figures import drafter_figures
 
-__all__ = ["ACCEPTANCE", "DiskReads", "draft_bytes", "pass_seconds", "tokens_per_second"]
+__all__ = ["DiskReads", "draft_bytes", "memory_bandwidth", "pass_seconds", "tokens_per_second"]
 
 # Memory bandwidth of passes by number of threads, bytes per second, on a machine with two memory channels. Only ratios
 # matter to a plan.
@@ -21,10 +23,6 @@ _BYTES_PER_SECOND = {1: 14e9, 2: 20e9}
 _SLOPE = 0.13  # slope of a CPU, for which T(8) / T(1) is about 1.9
 _DEVICE_SLOPE = 0.0005  # slope of an accelerator, for which T(8) / T(1) is 1.003 in simulation
 _ROUND_SECONDS = 150e-6  # time of a round outside of the pass
-# Share of right guesses by drafter, measured on an earlier embedded pair (docs/speculation.md). It depends much on the text.
-ACCEPTANCE = {"model": 0.62, "ngram": 0.35, "copy": 0.35, "stand": 0.35, "trigram": 0.35, "none": 0.0}
-
-_UNKNOWN_ACCEPTANCE = 0.35  # share of right guesses of other drafters, equal to that of the text-only ones above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +48,15 @@ def pass_seconds(
 ) -> float:
     """Return the estimated seconds of a round with a pass of ``rows`` rows. See ``tokens_per_second`` for the arguments."""
     slope = _SLOPE if device_bytes_per_second is None else _DEVICE_SLOPE
-    bandwidth = device_bytes_per_second or _bandwidth(threads)
+    bandwidth = device_bytes_per_second or memory_bandwidth(threads)
     streamed = 0 if disk is None else disk.nbytes
     weights = items["weights"] if "weights" in items else items["weights_pinned"] + streamed
     seconds = (weights + _read_bytes(items)) / bandwidth + _ROUND_SECONDS
     return max(seconds * (1 + slope * (rows - 1)), 0.0 if disk is None else disk.seconds + _ROUND_SECONDS)
 
 
-def _bandwidth(threads: int) -> float:
+def memory_bandwidth(threads: int) -> float:
+    """Return the assumed bandwidth of passes in bytes per second; ``threads`` as in ``tokens_per_second``."""
     return _BYTES_PER_SECOND.get(threads or physical_cores(), max(_BYTES_PER_SECOND.values()))
 
 
@@ -76,6 +75,8 @@ def tokens_per_second(
 ) -> float:
     """Return the estimated decoding speed of a plan in tokens per second.
 
+    Example: a chain of 4 guesses of which 0.8 are right gives 3.4 tokens in the time of a pass of 5 rows and of 4 guesses.
+
     Args:
         items: planned bytes by item.
         drafter: name of the drafter.
@@ -87,15 +88,21 @@ def tokens_per_second(
         threads: number of CPU threads; 0: one for each core.
         device_bytes_per_second: bandwidth at which an accelerator reads weights; None: the model runs on the CPU.
         disk: reads of each pass from the disk; None: all weights are in memory.
+
+    Raises:
+        EdgedecError: the file of the drafters' figures is damaged.
     """
 
     def seconds(rows: int) -> float:
         return pass_seconds(items, rows, threads=threads, device_bytes_per_second=device_bytes_per_second, disk=disk)
 
-    draft_seconds = (draft_bytes(items) if guess_bytes is None else guess_bytes) / _bandwidth(threads)
+    if nodes == 1 and not every_token:
+        return 1 / seconds(1)
+    draft_seconds = (draft_bytes(items) if guess_bytes is None else guess_bytes) / memory_bandwidth(threads)
     name = ("model" if model else "ngram") if drafter == "auto" else drafter
-    call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
-    right = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE) if acceptance is None else acceptance
+    figures = drafter_figures(name)
+    call_seconds = draft_seconds + figures.guess_seconds
+    right = figures.acceptance if acceptance is None else acceptance
     expected = 1.0
     best = 1 / (seconds(1) + (call_seconds if every_token else 0))
     for guesses in range(1, nodes):

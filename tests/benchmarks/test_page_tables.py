@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.accelerator import options
 from benchmarks.memory import sizes
-from benchmarks.speculation import draft_law
+from benchmarks.speculation import draft_law, estimates
 from benchmarks.support.docs_tables import OWNERS, block_names, outdated_blocks
 
 ROOT = Path(__file__).parents[2]
-TABLES = {**options.TABLES, **sizes.TABLES, "law drafts": draft_law.kept_table}
+TABLES = {**options.TABLES, **sizes.TABLES, "law drafts": draft_law.kept_table, "drafters": estimates.kept_table}
 SLOW = options.TABLES.keys()  # tables that take half a second each
 # Owners of blocks that take half an hour and more, or need the measured times of a host.
 LONG = {"timing", "speculation"}

@@ -9,6 +9,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.memory.plan import Plan
 from edgedec.runtime.planning.draft_advice import advise_draft, draft_bundle, parameter_count
 from edgedec.runtime.planning.draft_law import DraftLaw
+from edgedec.runtime.planning.drafter_figures import drafter_figures
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings
@@ -86,9 +87,10 @@ def test_another_model_s_law_is_read_at_the_same_share_of_the_parameters(target:
 def test_a_given_acceptance_replaces_the_usual_one() -> None:
     target = Bundle.open(demo.bundle_path("demo-int8"))
     spec = SpecConfig(drafter="model", draft=demo.bundle_path("demo-draft"))
+    usual = drafter_figures("model").acceptance
     speeds = [
         make_plan(target, RunSettings(spec=spec), acceptance=a).plan.estimated_tokens_per_second
-        for a in (0.1, 0.62, 0.9)
+        for a in (0.1, usual, 0.99)
     ]
     assert speeds == sorted(speeds)
     assert speeds[0] < speeds[2]

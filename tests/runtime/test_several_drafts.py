@@ -16,6 +16,8 @@ from edgedec.memory.plan import charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.sessions.operator import usable
+from edgedec.runtime.planning import estimates
+from edgedec.runtime.planning.drafter_figures import DrafterFigures
 from edgedec.runtime.planning.planner import Planner, RunChoice
 from edgedec.runtime.planning.planning import RunPlan, make_plan
 from edgedec.runtime.planning.speculation import SpecConfig, create_drafter
@@ -28,6 +30,16 @@ from tests.support.make_borrowing import EMBEDDING, HEAD, SHAPE, Pair, write_mod
 pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 
 PROMPT = np.array([256, 65, 66, 67, 65, 66], np.int32)
+
+
+@pytest.fixture(autouse=True)
+def figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let plans assume that draft models are good and cheap, whatever the embedded one is."""
+    monkeypatch.setattr(
+        estimates,
+        "drafter_figures",
+        lambda name: DrafterFigures(acceptance=0.6 if name == "model" else 0.3, guess_seconds=100e-6),
+    )
 
 
 @pytest.fixture(scope="module")
