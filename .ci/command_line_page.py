@@ -68,6 +68,8 @@ def default(options: Iterable[Any]) -> str:
             shown.add("required")
         elif isinstance(value, bool):
             shown.add("on" if value else "off")
+        elif isinstance(option.show_default, str):  # a default that follows from other options
+            shown.add(f"`{option.show_default}`")
         elif value is None or value == "" or option.show_default is False:
             shown.add("")
         else:

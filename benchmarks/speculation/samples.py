@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--source", default="", metavar="PREFIX", help="take prompts of these files only")
     parser.add_argument("--temp", type=float, default=0.6)
     parser.add_argument("--spec-type", choices=[*names(DRAFTERS)], default="stand")
-    parser.add_argument("--spec-tree", choices=[*names(POLICIES)], default="dynamic")
+    parser.add_argument("--spec-tree", choices=[*names(POLICIES)], default=SpecConfig().policy)
     parser.add_argument("--tree-nodes", type=int, default=16)
     parser.add_argument("--draft-max", type=int, default=8)
     parser.add_argument("--json", action="store_true")

@@ -75,7 +75,7 @@ def bench(
     spec_type: SpecType = "none",
     model_draft: ModelDraft = None,
     draft_max: DraftMax = 8,
-    spec_tree: SpecTree = "chain",
+    spec_tree: SpecTree = "",
     tree_nodes: TreeNodes = 0,
     verifier: VerifierName = "match",
     temp: Temp = 0.8,

@@ -18,6 +18,7 @@ from edgedec.cli._origins import PARTS
 from edgedec.cli.console import log_to_stderr, progress
 from edgedec.errors import UsageError
 from edgedec.plugins import names
+from edgedec.runtime import trees
 
 __all__ = [
     "Board",
@@ -296,7 +297,11 @@ DraftMax = Annotated[
 SpecTree = Annotated[
     str,
     speculation_option(
-        "--spec-tree", metavar="NAME", help="Shape of the tree of guesses: chain, static, dynamic, delayed or hardware."
+        "--spec-tree",
+        metavar="NAME",
+        show_default=trees.DEFAULT,
+        help="Shape of the tree of guesses: chain, static, dynamic, delayed or hardware. Where the verifier does not take "
+        "the default, it is chain.",
     ),
 ]
 VerifierName = Annotated[

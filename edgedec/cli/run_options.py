@@ -105,7 +105,7 @@ class PlanOptions:
     spec_type: SpecType = "none"
     model_draft: ModelDraft = None
     draft_max: DraftMax = 8
-    spec_tree: SpecTree = "chain"
+    spec_tree: SpecTree = ""
     tree_nodes: TreeNodes = 0
     verifier: VerifierName = "match"
     decoder: DecoderName = DEFAULT

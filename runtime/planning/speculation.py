@@ -15,6 +15,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.host.spelling import must_be_one_of
 from edgedec.plugins import load, names
+from edgedec.runtime import trees
 from edgedec.runtime.decoders import DEFAULT
 from edgedec.runtime.decoders._plugin import ChosenDecoder, choose_decoder
 from edgedec.runtime.model_graph import last_layer
@@ -45,7 +46,8 @@ class SpecConfig:
 
     Members:
         drafter: name of a file of runtime/drafters (``--spec-type``), or a ``Drafter``.
-        policy: name of a file of runtime/trees (``--spec-tree``).
+        policy: name of a file of runtime/trees (``--spec-tree``). Empty: ``dynamic``, or the first one that the verifier
+            takes if that is another; the member then has its name.
         draft: the draft model's bundle (``-md``), as a path or a name that ``bundle_folder`` accepts, or a tuple of several,
             among which the drafter ``auto`` chooses; the first ones are preferred if memory has no room for all.
         draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
@@ -63,7 +65,7 @@ class SpecConfig:
     """
 
     drafter: str | Drafter = "none"
-    policy: str = "chain"
+    policy: str = ""
     draft: str | Path | tuple[str | Path, ...] | None = None
     draft_max: int = 8
     tree_nodes: int = 0
@@ -82,12 +84,15 @@ class SpecConfig:
                 f"{', '.join(drafters)}, or an object with all members of edgedec.runtime.protocols.Drafter"
             )
         for package, option, name in (
-            (POLICIES, "--spec-tree", self.policy),
+            (POLICIES, "--spec-tree", self.policy or trees.DEFAULT),
             (VERIFIERS, "--verifier", self.verifier),
         ):
             if name not in names(package):
                 raise UsageError(must_be_one_of(option, name, names(package)))
         verifies = verifier_traits(self.verifier)
+        if not self.policy:
+            takes = verifies.policies or (trees.DEFAULT,)
+            object.__setattr__(self, "policy", trees.DEFAULT if trees.DEFAULT in takes else takes[0])
         if self.drafter != "none" and verifies.policies and self.policy not in verifies.policies:
             raise UsageError(
                 f"--verifier {self.verifier} needs --spec-tree {' or '.join(verifies.policies)}, not {self.policy}: "
@@ -138,7 +143,7 @@ class SpecConfig:
                 + ("; leave --spec-type out" if named else "; give a draft model with -md")
             )
         for option, value, default in (
-            ("--spec-tree", self.policy, SpecConfig.policy),
+            ("--spec-tree", self.policy, trees.DEFAULT),
             ("--verifier", self.verifier, SpecConfig.verifier),
         ):
             if not traits.guesses and value != default:

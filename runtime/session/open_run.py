@@ -91,5 +91,4 @@ def import_plugins(spec: SpecConfig) -> None:
         load("edgedec.onnx.ops", name)
     for name in {"none", "ngram", spec.drafter if isinstance(spec.drafter, str) else "none"}:
         load(DRAFTERS, name)
-    for name in {"chain", spec.policy}:
-        load(POLICIES, name)
+    load(POLICIES, spec.policy)

@@ -5,3 +5,9 @@ each of them probability 1. With ``rng`` they are *drawn* from the draft's distr
 replacement, and ``TokenTree.draft`` contains that distribution. In both cases the tree states correctly where its children
 come from, which is all that a verifier needs; ``docs/speculation.md`` explains why.
 """
+
+from __future__ import annotations
+
+__all__ = ["DEFAULT"]
+
+DEFAULT = "dynamic"  # the policy of a run that names none, if its verifier takes it (docs/reports/speculation.md)

@@ -17,9 +17,17 @@ import pytest
 
 from edgedec import demo
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
+from edgedec.plugins import names
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
+from edgedec.runtime import trees
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.planning.speculation import SpecConfig, create_policy, create_verifier
+from edgedec.runtime.planning.speculation import (
+    VERIFIERS,
+    SpecConfig,
+    create_policy,
+    create_verifier,
+    verifier_traits,
+)
 from edgedec.runtime.protocols import I32, Pass, Request, State, Target
 from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.rounds.cost import ObservedCost
@@ -355,6 +363,22 @@ class NoDrafter:
 def test_settings_out_of_range_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         SpecConfig(**settings)
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+@pytest.mark.parametrize("verifier", names(VERIFIERS))
+def test_the_default_tree_is_one_that_the_verifier_takes(drafter: str, verifier: str) -> None:
+    spec, takes = SpecConfig(drafter=drafter, verifier=verifier), verifier_traits(verifier).policies
+    assert spec.policy == ("chain" if verifier in ("block", "transport") else trees.DEFAULT)
+    assert not takes or spec.policy in takes
+    assert replace(spec, draft_max=3).policy == spec.policy
+
+
+def test_the_default_tree_goes_with_every_decoder() -> None:
+    for policy in ("", trees.DEFAULT):
+        assert SpecConfig(drafter="model", draft="d", policy=policy, decoder="switch").policy == trees.DEFAULT
+    with pytest.raises(UsageError, match="--decoder switch makes no guesses, so --spec-tree chain has no use"):
+        SpecConfig(drafter="model", draft="d", policy="chain", decoder="switch")
 
 
 # Timings

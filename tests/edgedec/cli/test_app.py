@@ -90,10 +90,9 @@ SPECULATING = ("generate", "chat", "plan")
 @pytest.mark.parametrize("name", SPECULATING)
 def test_defaults_and_help_of_speculation_are_the_python_api_s(name: str) -> None:
     options = {option.name: option for option in COMMANDS[name].params}
-    config = SpecConfig()
     fields = {"spec_type": "drafter", "spec_tree": "policy", "model_draft": "draft"}
     for option, field in (fields | {name: name for name in ("draft_max", "tree_nodes", "verifier", "decoder")}).items():
-        assert options[option].default == getattr(config, field)
+        assert options[option].default == getattr(SpecConfig, field)
     plugins = {"spec_type": DRAFTERS, "spec_tree": POLICIES, "verifier": VERIFIERS, "decoder": DECODERS}
     for option, package in plugins.items():
         assert all(plugin in options[option].help for plugin in names(package)), "the help lists them all"
