@@ -27,7 +27,13 @@ from edgedec.plugins import names
 from edgedec.progress import Progress, silent
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.drafting import alone
-from edgedec.runtime.planning.speculation import VERIFIERS, create_drafter, create_verifier, verifier_traits
+from edgedec.runtime.planning.speculation import (
+    VERIFIERS,
+    create_drafter,
+    create_policy,
+    create_verifier,
+    verifier_traits,
+)
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -68,11 +74,13 @@ __all__ = [
 ]
 
 NODES = 8  # nodes of every tree
-SHAPES: Mapping[str, Shape] = {
+# Shapes of trees; None: the tree of the policy ``dynamic``, which follows the draft's probabilities.
+SHAPES: Mapping[str, Shape | None] = {
     "chain": ((0,),) * 7,
     "static": ((0, 0), (0, 0, 1), (0,), (0,)),  # 2 | 2 1 | 1 | 1
     "wide": ((0, 0, 0, 0), (0, 0, 1)),  # 4 | 2 1
     "delayed": ((0,), (0, 0, 0), (0, 1, 2)),  # a stem of 1, then 3 branches of 2
+    "dynamic": None,
 }
 PROMPT_TOKENS, MOST_TOKENS = 24, 128
 EVERY, POSITIONS = 8, 4  # distance of positions in a text, and their number
@@ -285,9 +293,14 @@ def _positions(pair: Pair, prompts: Sequence[I32], config: SamplingConfig, numbe
 
 
 def _at(
-    pair: Pair, text: I32, seed: int, sampler: Sampler, levels: Shape, groups: Mapping[str, Mapping[str, Verifier]]
+    pair: Pair,
+    text: I32,
+    seed: int,
+    sampler: Sampler,
+    levels: Shape | None,
+    groups: Mapping[str, Mapping[str, Verifier]],
 ) -> Iterator[tuple[str, float, float, float]]:
-    """Yield (verifier, tokens, seconds of drafting, seconds of verifying) of one shape after a text.
+    """Yield (verifier, tokens, seconds of drafting, seconds of verifying) of one shape of ``SHAPES`` after a text.
 
     Parameters:
         groups: kind of children -> name -> verifier.
@@ -301,11 +314,10 @@ def _at(
             random = PositionRandom(seed=seed, sample=1 + draw)
             bits = np.random.PCG64([seed, draw, len(text)])
             rng = {"drawn": np.random.Generator(bits), "independent": Independent(bits)}.get(children)
-            policy = Coupled(
-                policy=_Fixed(levels, rng), sampler=sampler, random=random if children == "coupled" else None
-            )
+            grows = create_policy("dynamic", rng) if levels is None else _Fixed(levels, rng)
+            policy = Coupled(policy=grows, sampler=sampler, random=random if children == "coupled" else None)
             began = time.thread_time()
-            tree = alone(policy.grow(pair.draft, text, LIMITS, pair.cost, accept))
+            tree = alone(policy.grow(pair.draft, text, replace(LIMITS, nodes=NODES), pair.cost, accept))
             drafting += time.thread_time() - began
             logits = pair.rows(tree)
 
@@ -353,7 +365,9 @@ def measure(
                 groups: dict[str, dict[str, Verifier]] = defaultdict(dict)
                 for name in names(VERIFIERS):
                     traits = verifier_traits(name)
-                    if name != "greedy" and (shape == "chain" or traits.policies != ("chain",)):
+                    # ``wide`` is a shape that ``static`` might have.
+                    policy = "static" if shape == "wide" else shape
+                    if name != "greedy" and (not traits.policies or policy in traits.policies):
                         groups[traits.children][name] = create_verifier(name, temperature)
                 for name, tokens, drafting, verifying in _at(pair, text, seed, sampler, levels, groups):
                     sums[shape][name].tokens.append(tokens)

@@ -300,8 +300,8 @@ SpecTree = Annotated[
         "--spec-tree",
         metavar="NAME",
         show_default=trees.DEFAULT,
-        help="Shape of the tree of guesses: chain, static, dynamic, delayed or hardware. Where the verifier does not take "
-        "the default, it is chain.",
+        help="Shape of the tree of guesses: chain, static, dynamic, delayed or hardware. The default is chain with a "
+        "--verifier other than match and greedy.",
     ),
 ]
 VerifierName = Annotated[

@@ -46,8 +46,8 @@ class SpecConfig:
 
     Members:
         drafter: name of a file of runtime/drafters (``--spec-type``), or a ``Drafter``.
-        policy: name of a file of runtime/trees (``--spec-tree``). Empty: ``dynamic``, or the first one that the verifier
-            takes if that is another; the member then has its name.
+        policy: name of a file of runtime/trees (``--spec-tree``). Empty: that of ``DEFAULTS`` there for the verifier,
+            which is ``dynamic`` for the default one; the member then has its name.
         draft: the draft model's bundle (``-md``), as a path or a name that ``bundle_folder`` accepts, or a tuple of several,
             among which the drafter ``auto`` chooses; the first ones are preferred if memory has no room for all.
         draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
@@ -91,8 +91,7 @@ class SpecConfig:
                 raise UsageError(must_be_one_of(option, name, names(package)))
         verifies = verifier_traits(self.verifier)
         if not self.policy:
-            takes = verifies.policies or (trees.DEFAULT,)
-            object.__setattr__(self, "policy", trees.DEFAULT if trees.DEFAULT in takes else takes[0])
+            object.__setattr__(self, "policy", trees.DEFAULTS[verifies.lossless])
         if self.drafter != "none" and verifies.policies and self.policy not in verifies.policies:
             raise UsageError(
                 f"--verifier {self.verifier} needs --spec-tree {' or '.join(verifies.policies)}, not {self.policy}: "

@@ -8,6 +8,9 @@ come from, which is all that a verifier needs; ``docs/speculation.md`` explains 
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT"]
+__all__ = ["DEFAULT", "DEFAULTS"]
 
-DEFAULT = "dynamic"  # the policy of a run that names none, if its verifier takes it (docs/reports/speculation.md)
+# The policy of a run that names none, by what its verifier keeps (``Traits.lossless``): the fastest one with default sizes
+# (docs/reports/speculation.md).
+DEFAULTS = {"exact": "dynamic", "distribution": "chain", "lossy": "chain"}
+DEFAULT = DEFAULTS["exact"]  # policy with the default verifier

@@ -369,7 +369,7 @@ def test_settings_out_of_range_are_named(settings: dict[str, Any], message: str)
 @pytest.mark.parametrize("verifier", names(VERIFIERS))
 def test_the_default_tree_is_one_that_the_verifier_takes(drafter: str, verifier: str) -> None:
     spec, takes = SpecConfig(drafter=drafter, verifier=verifier), verifier_traits(verifier).policies
-    assert spec.policy == ("chain" if verifier in ("block", "transport") else trees.DEFAULT)
+    assert spec.policy == ("dynamic" if verifier in ("match", "greedy") else "chain")
     assert not takes or spec.policy in takes
     assert replace(spec, draft_max=3).policy == spec.policy
 
