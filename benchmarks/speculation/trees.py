@@ -163,19 +163,21 @@ def by_kind(
     """Return the texts by kind, prompt, turn and policy. Sizes are the decoder's own.
 
     A turn is a text of each policy. The policy that begins changes from turn to turn. A first turn, which reads the prompt,
-    is not returned.
+    is not returned. Each prompt has sessions of its own, because a session measures the cost of passes when it is opened,
+    and a wrong measurement on a busy machine decides about the sizes of all its trees.
     """
     kinds: dict[str, list[list[dict[str, TreeText]]]] = {}
-    with sessions(model, {policy: settings_of(policy, drafter) for policy in policies}, threads) as opened:
-        for at, task in enumerate(tasks):
-            bar(f"{task.kind}, T {temperature:g}", at, len(tasks))
-            done = []
+    specs = {policy: settings_of(policy, drafter) for policy in policies}
+    for at, task in enumerate(tasks):
+        bar(f"{task.kind}, T {temperature:g}", at, len(tasks))
+        done = []
+        with sessions(model, specs, threads) as opened:
             for turn in range(turns + 1):
                 order = policies if turn % 2 else policies[::-1]
                 texts = {policy: write(opened[policy], task.ids, tokens, temperature) for policy in order}
                 check_equal(task.source, texts)
                 done.append({policy: texts[policy] for policy in policies})
-            kinds.setdefault(task.kind, []).append(done[1:])
+        kinds.setdefault(task.kind, []).append(done[1:])
     return kinds
 
 
