@@ -40,7 +40,7 @@ _TRIAL = 3  # rounds with guesses of a later trial
 _WINDOW = 8  # rounds that the decision is based on
 _MOST = 1.5  # largest duration of a round that counts, relative to the median of the last rounds
 _WAIT, _LONGEST_WAIT = 16, 128  # tokens without guesses before the next trial: the first wait, and the longest
-_MEMORY = 12  # rounds that the average duration of a call of the draft covers
+_MEMORY = 12  # passes that the average of the other texts' tokens from a row covers
 _RESIZE = 4  # rounds between two decisions about the size, because comparing many sizes takes time, too
 
 
@@ -92,7 +92,7 @@ class Adaptive:
         self._shared = 0.0  # expected tokens that the other texts get from the next pass
         self._tokens_per_row = 0.0  # mean of the tokens that the other texts get from one of their rows
         self._other: deque[float] = deque(maxlen=_WINDOW)  # seconds of a round that are neither pass nor draft
-        self._draft_seconds = 0.0  # seconds per level of a tree, which is a call of the draft
+        self._calls: deque[float] = deque(maxlen=_WINDOW)  # seconds per level of a tree, which is a call of the draft
         self._without = 0  # tokens since the last guess
         self._wait = _WAIT
         self._enough = _ROUNDS
@@ -184,7 +184,7 @@ class Adaptive:
         sizes = policy.sizes(limits, self.accept)
         if not sizes:
             return limits
-        cost, call = self._cost, self._draft_seconds / self.texts
+        cost, call = self._cost, median(self._calls) / self.texts if self._calls else 0.0
         shared, others = self._shared, self._others_seconds()
         passes = {nodes: cost.seconds(nodes, past) + others for nodes in {size.nodes for size in sizes}}
 
@@ -232,7 +232,7 @@ class Adaptive:
             return
         self._without = 0
         self.acceptance.observe(tree, outcome)
-        self._draft_seconds += (draft_seconds / _levels(tree) - self._draft_seconds) / _MEMORY
+        self._calls.append(draft_seconds / _levels(tree))
         self._open = _Round(tokens, seconds, draft_seconds, 1 + guesses, pass_seconds)
         self._compare(self._open, self._shared)  # until ``share`` knows more
         self._rounds.append(self._open)
