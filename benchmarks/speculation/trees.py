@@ -4,7 +4,8 @@
 
 **By size.** Every policy has a session of the embedded pair for each size, in which every round has the largest tree. All of
 them continue the same held-out openings in turn. Tokens per round are all tokens by all rounds, which no clock decides;
-tokens per second are the median over the openings. ``hardware`` chooses its own size within the limit.
+tokens per second, and milliseconds on the CPUs, are the median over the openings. ``hardware`` chooses its own size within
+the limit.
 
 **By kind.** Here the decoder chooses the size, as in a session with the defaults (``--draft-max 8``): the default tree and a
 chain write the same texts of six kinds in turn, with the embedded pair, and with its target padded to BitNet b1.58 0.73B's
@@ -47,7 +48,7 @@ from edgedec.runtime.session.session import Session
 
 __all__ = ["TreeText", "by_kind", "by_size", "kind_figures", "size_figures"]
 
-SIZES, TEMPERATURES = (8, 16, 32), (0.0, 0.8)
+SIZES, TEMPERATURES = (2, 4, 8, 16, 32), (0.0, 0.8)
 OPENINGS, OPENING_TOKENS, OPENING_WORDS = 12, 100, 8
 SETTLE_S = 0.03  # seconds after which the waiting threads of another session have stopped
 SPARE = 4  # prompts that are read for each prompt that is measured, because some are left out
@@ -139,11 +140,12 @@ def by_size(
 
 
 def size_figures(texts: Mapping[str, Sequence[TreeText]]) -> dict[str, dict[str, float]]:
-    """Return, by policy, the tokens of a round, and the tokens per second of the median text."""
+    """Return, by policy, the tokens of a round, and of the median text tokens per second and milliseconds on the CPUs."""
     return {
         policy: {
             "tokens_per_round": sum(len(text.tokens) for text in own) / sum(text.rounds for text in own),
             "tokens_per_second": median(text.tokens_per_second for text in own),
+            "cpu_ms": median(1000 * text.cpu_seconds for text in own),
         }
         for policy, own in texts.items()
     }
@@ -302,11 +304,14 @@ def print_figures(result: Mapping[str, Any]) -> None:
     """Print the figures as tables."""
     details = result["details"]
     print(f"{details['cpu']}; other processes took {details['others_share']:.0%} of the CPUs\n")
-    print("every round has the largest tree: tokens per round (tokens per second)")
+    print("every round has the largest tree: tokens per round (tokens per second, ms of a text on the CPUs)")
     policies = list(result["sizes"][0]["policies"])
     rows = [("T", "nodes", *policies)]
     for size in result["sizes"]:
-        cells = [f"{own['tokens_per_round']:.2f} ({own['tokens_per_second']:.0f})" for own in size["policies"].values()]
+        cells = [
+            f"{own['tokens_per_round']:.2f} ({own['tokens_per_second']:.0f}, {own['cpu_ms']:.0f})"
+            for own in size["policies"].values()
+        ]
         rows.append((f"{size['temperature']:g}", str(size["nodes"]), *cells))
     print_table(rows, right=range(2 + len(policies)))
     print(

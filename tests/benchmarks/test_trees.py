@@ -20,8 +20,8 @@ def text(rounds: int, seconds: float, tokens: int = 11) -> Any:
 def test_tokens_of_a_round_are_pooled_and_speeds_are_medians() -> None:
     figures = trees.size_figures({"chain": [text(5, 1.0), text(6, 2.0), text(11, 5.0)], "dynamic": [text(1, 0.5)]})
     assert figures == {
-        "chain": {"tokens_per_round": 33 / 22, "tokens_per_second": 5.0},
-        "dynamic": {"tokens_per_round": 11.0, "tokens_per_second": 20.0},
+        "chain": {"tokens_per_round": 33 / 22, "tokens_per_second": 5.0, "cpu_ms": 4000.0},
+        "dynamic": {"tokens_per_round": 11.0, "tokens_per_second": 20.0, "cpu_ms": 1000.0},
     }
 
 
