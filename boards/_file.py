@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import MISSING, fields
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from edgedec.board import Board
 from edgedec.errors import UsageError
+from edgedec.toml import parse_toml
 
 __all__ = ["FILE_KINDS", "read_board"]
 
@@ -51,7 +51,7 @@ def _from_python(path: Path) -> Board:
 
 def _from_toml(path: Path) -> Board:
     try:
-        found: dict[str, Any] = tomllib.loads(path.read_bytes().decode())
+        found: dict[str, Any] = parse_toml(path.read_bytes().decode())
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested without end
         raise UsageError(f"board file {path}: not valid TOML: {error}") from error
     members = {member.name: member for member in fields(Board)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from edgedec.errors import UsageError
 from edgedec.keywords import shows_keywords
@@ -19,6 +19,7 @@ from edgedec.runtime.run_settings import RunKeywords, RunSettings
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
     from edgedec.memory.plan import Plan
     from edgedec.quantize.pipeline import QuantizeReport

@@ -6,7 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["LINE_INTERVAL_S", "Progress", "ProgressLines", "remaining", "silent", "within"]
 

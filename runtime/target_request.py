@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Required, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.row_recipe import CAUSAL, RowRecipe
+
+if TYPE_CHECKING:
+    from typing_extensions import Required
 
 __all__ = ["TargetKeywords", "TargetRequest"]
 

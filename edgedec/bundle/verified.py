@@ -22,13 +22,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING
 
 from edgedec import __version__
 from edgedec.bundle.atomic import new_file
 from edgedec.digests import sha256
 from edgedec.errors import EdgedecError
 from edgedec.host.paths import cache_folder
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["LEAST_BYTES", "MOST_RECORDS", "SETTLED_S", "FileState", "is_new", "is_verified", "verifying"]
 

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import typer
@@ -91,7 +91,8 @@ def notes_as(form: LogFormat) -> AbstractContextManager[None]:
     """Print the lines for the user on stderr in the form of the log."""
 
     def put(text: str) -> None:
-        sys.stderr.write(_line(datetime.now(UTC), "notice", "edgedec", text) + "\n")  # whole, because threads write too
+        line = _line(datetime.now(timezone.utc), "notice", "edgedec", text)
+        sys.stderr.write(line + "\n")  # whole, because threads write too
         sys.stderr.flush()
 
     return nullcontext() if form == "text" else notes_to(put)
@@ -104,7 +105,7 @@ class _JsonFormatter(logging.Formatter):
         text = record.getMessage()
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return _line(datetime.fromtimestamp(record.created, UTC), record.levelname.lower(), record.name, text)
+        return _line(datetime.fromtimestamp(record.created, timezone.utc), record.levelname.lower(), record.name, text)
 
 
 def _line(time: datetime, level: str, source: str, text: str) -> str:

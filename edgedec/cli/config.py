@@ -17,6 +17,7 @@ from edgedec.cli._values import plain_message
 from edgedec.errors import UsageError
 from edgedec.host.paths import config_folder
 from edgedec.host.spelling import did_you_mean
+from edgedec.toml import parse_toml
 
 __all__ = ["config_files", "load_defaults"]
 
@@ -63,10 +64,8 @@ def _read(file: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
-    import tomllib  # few users have such a file, and every start would wait for the import
-
     try:
-        return tomllib.loads(data.decode())
+        return parse_toml(data.decode())
     except ValueError as error:  # not UTF-8, or not TOML
         raise UsageError(f"{file}: not valid TOML: {error}") from error
 

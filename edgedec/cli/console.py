@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from edgedec.bundle.file_kinds import identify
 from edgedec.bundle.missing import spelling_of_path
@@ -37,6 +37,11 @@ _LOG = logging.getLogger(__name__)
 _PATIENCE_S = 1.0  # seconds before a progress bar appears
 _sinks: list[Callable[[str], None]] = []  # the last one gets the notes
 
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler  # Python 3.10 cannot subscript it
+
 
 def log_to_stderr(verbosity: int) -> None:
     """Log to stderr. Verbosity 0 logs warnings, 1 logs steps, and 2 logs everything."""
@@ -44,7 +49,7 @@ def log_to_stderr(verbosity: int) -> None:
     logging.basicConfig(handlers=[_LogHandler(sys.stderr)], level=level, format="%(name)s: %(message)s", force=True)
 
 
-class _LogHandler(logging.StreamHandler[TextIO]):
+class _LogHandler(_StreamHandler):
     """Write log lines to stderr, but none into a text that is being written on the same terminal."""
 
     def __init__(self, stream: TextIO) -> None:

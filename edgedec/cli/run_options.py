@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo
@@ -65,6 +65,8 @@ from edgedec.errors import BudgetError, UsageError
 from edgedec.runtime.decoders import DEFAULT
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from edgedec.memory.budget import Budget
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.planning.plan_search import PlanFunction
@@ -366,9 +368,10 @@ def command_line(command: Callable[..., None]) -> Callable[..., None]:
     """
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []
-    hints = get_type_hints(command, include_extras=True)
-    for parameter in inspect.signature(command).parameters.values():
-        kind = hints[parameter.name]
+    # Not get_type_hints, which in Python 3.10 hides the Annotated type of a parameter with the default None in Optional.
+    declared = inspect.signature(command, eval_str=True).parameters
+    for parameter in declared.values():
+        kind = parameter.annotation
         if not (isinstance(kind, type) and is_dataclass(kind)):
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
             continue
@@ -385,7 +388,7 @@ def command_line(command: Callable[..., None]) -> Callable[..., None]:
         ]
 
     has_word = any(issubclass(kind, PlanOptions) for kind in groups.values()) and not any(map(_is_argument, parameters))
-    own_context = "ctx" in hints
+    own_context = "ctx" in declared
     if has_word:
         parameters.append(_keyword(_WORD, ModelWord, default=None))
         parameters += [] if own_context else [_keyword("ctx", typer.Context)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +19,7 @@ from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
 from edgedec.errors import ToolError, UsageError
 from edgedec.host.install_hint import install_extra
+from edgedec.least_versions import SERVE_PYTHON, dotted
 
 if TYPE_CHECKING:
     from edgedec.runtime.engine.spill import SpillFolder
@@ -29,6 +32,11 @@ _PARALLEL = 4  # most texts at a time without --parallel
 
 
 def _check_packages() -> None:
+    if sys.version_info < SERVE_PYTHON:
+        raise ToolError(
+            f"edgedec serve needs Python {dotted(SERVE_PYTHON)} or newer, and this is {platform.python_version()}; "
+            "install edgedec with a newer Python, or use edgedec chat"
+        )
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise ToolError(f"edgedec serve needs {' and '.join(missing)}; run: {install_extra('serve')}")

@@ -6,12 +6,15 @@ import base64
 import binascii
 import reprlib
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["KeyBasis"]
 

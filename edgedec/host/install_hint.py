@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import ToolError
+from edgedec.toml import parse_toml
 
 __all__ = [
     "DISTRIBUTION",
@@ -132,10 +133,8 @@ def _checkout() -> Path | None:
 
 def _project(root: Path) -> dict[str, Any]:
     """Return the table ``project`` of a folder's pyproject.toml; empty if it cannot be read."""
-    import tomllib
-
     try:
-        project: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8")).get("project", {})
+        project: dict[str, Any] = parse_toml((root / "pyproject.toml").read_text("utf-8")).get("project", {})
     except (OSError, ValueError):
         return {}
     return project

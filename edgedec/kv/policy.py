@@ -10,12 +10,15 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.graph.graph import Graph
 from edgedec.kv.policies import KIND, KV_POLICY, WEIGHTS_HASH
 from edgedec.plugins import load, names
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["KV_POLICY", "KvPolicy", "apply_policy", "check_no_policy", "policy_kinds", "read_policy"]
 

@@ -17,11 +17,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgedec.memory.heap import trim_heap
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MemoryMeter", "mapped_bytes", "resident_bytes"]
 

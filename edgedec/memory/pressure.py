@@ -23,10 +23,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edgedec.memory.budget import MemoryLimit
 from edgedec.memory.cgroups import memory_group
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["PressureConfig", "PressureWatch", "Stalls", "parse_stalls", "pressure_file"]
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from edgedec.errors import UsageError
 from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["WorkerPool", "open_pool", "pool_names"]
 

@@ -44,7 +44,10 @@ def call(function: bytes, item: bytes) -> CallResult:
 
 def _portable(error: BaseException) -> BaseException:
     """Return the error with its traceback as a note, or an EdgedecError with its text if pickle cannot restore it."""
-    error.add_note("in a worker:\n" + "".join(traceback.format_exception(error)).rstrip())
+    # This is what add_note does, which Python 3.10 does not have.
+    error.__dict__.setdefault("__notes__", []).append(
+        "in a worker:\n" + "".join(traceback.format_exception(error)).rstrip()
+    )
     try:
         if type(pickle.loads(pack(error))) is type(error):
             return error

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgedec.errors import UsageError
 from edgedec.progress import Progress, silent
 from edgedec.workers._calls import CallResult, pack, unpack
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["CallRunner", "InlinePool", "ParallelPool"]
 

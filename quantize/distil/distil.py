@@ -110,8 +110,11 @@ def _digest(checkpoint: Checkpoint, teacher: TorchGraph) -> str:
 
 
 def _file_digest(file: Path) -> str:
+    digest = hashlib.blake2b(digest_size=8)
     with file.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+        while data := stream.read(1 << 20):
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def _special(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Special:

@@ -36,6 +36,8 @@ __all__ = [
     "read_manifest",
 ]
 
+_CHUNK_BYTES = 1 << 20  # bytes that are hashed at a time
+
 FORMAT, VERSION = "edgedec-board-bundle", 1
 MANIFEST, HWH, PROGRAM, MODEL = "board.json", "accelerator.hwh", "program", "model"
 BITSTREAMS = ("accelerator.bit", "accelerator.bin")
@@ -76,8 +78,11 @@ def _entry(file: Path) -> dict[str, Any]:
 
 
 def _hash_file(file: Path) -> str:
+    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while data := stream.read(_CHUNK_BYTES):
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def read_json(file: Path, most_bytes: int) -> dict[str, Any]:

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["HWMON", "Energy", "PowerMeter", "PowerSensor", "find_sensor"]
 

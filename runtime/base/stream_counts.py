@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edgedec.memory.byte_sizes import format_bytes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["StreamCounts", "StreamTimings"]
 

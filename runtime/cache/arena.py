@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention.attention import KvBuffer
 from edgedec.runtime.kernels.attention.value_file import FiledHead
 from edgedec.runtime.protocols import I32, U64
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["ArenaState", "CacheArena"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from edgedec.graph.capacity import Capacity
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.runtime.cache.block_pool import BlockPool, HeldRows
 from edgedec.runtime.protocols import I32
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["BlockArena", "BlockBuffer", "BlockState"]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edgedec.runtime.driver.report import PassReport
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Counters"]
 

@@ -24,10 +24,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edgedec.errors import BudgetError, EdgedecError, UsageError
 from edgedec.memory.byte_sizes import format_bytes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _LOG = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,9 @@ from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory.byte_sizes import format_bytes
 from edgedec.runtime.cache.block_pool import HeldRows
 from edgedec.runtime.row_recipe import RowRecipe, common_prefix, reachable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["SpillError", "SpillFolder", "SpillableState", "Spilled"]
 

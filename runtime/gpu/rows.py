@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Self
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import numpy as np
@@ -13,6 +13,9 @@ from edgedec.errors import DeviceError, EdgedecError
 from edgedec.onnx.kv_cache import BLOCK_ROWS
 from edgedec.runtime.cache.cache_blocks import BlockArena, BlockState
 from edgedec.runtime.protocols import I32
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["GpuArena", "GpuRows", "GpuState"]
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar import _library, lark
@@ -16,6 +16,9 @@ from edgedec.runtime.grammar.required_length import check_required, regex_length
 from edgedec.runtime.grammar.schema import Schema
 from edgedec.runtime.grammar.schema_work import check_optional
 from edgedec.runtime.text.tokenizer import check_unicode
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Grammar", "Kind", "blamed_keyword"]
 

@@ -21,13 +21,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.runtime.protocols import F32
 from edgedec.runtime.sampling import portable_math
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["DRAWS", "TOKENS", "Draws", "PositionRandom"]
 

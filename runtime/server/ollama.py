@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -296,7 +296,7 @@ def _call(block: Block) -> dict[str, Any] | None:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def _check_load(body: CommonBody) -> None:

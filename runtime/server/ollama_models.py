@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from fastapi import APIRouter
@@ -49,7 +49,7 @@ def add_ollama_model_routes(
         facts: returns the properties of the model.
         is_loaded: returns True while the model is in the memory.
     """
-    started = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    started = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
 
     async def model() -> dict[str, Any]:
         known = await facts()

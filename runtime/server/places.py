@@ -12,10 +12,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from edgedec.runtime.server.errors import ApiError, server_ending
 from edgedec.runtime.server.turns import CLIENT
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["RequestPlace", "RequestPlaces"]
 

@@ -14,13 +14,14 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 if TYPE_CHECKING:
     from starlette.types import Message, Scope, Send
+    from typing_extensions import Self
 
     from edgedec.runtime.server.errors import ApiError
     from edgedec.runtime.server.submission import Submission
@@ -94,7 +95,7 @@ class RequestRecord:
         turns = [turn for texts in self.submissions for turn in texts.turns]
         failed = any(texts.error is not None for texts in self.submissions)
         return {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "client": self.client,
             "method": self.method,
             "path": self.path,

@@ -14,11 +14,14 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.server.errors import ApiError, ShortMemoryError, short_of_memory, too_large_for_memory
 from edgedec.runtime.server.memory import WORK, ServerMemory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["REQUEST_MEMORY", "RequestMemory", "hold_memory", "ids_bytes", "rendering_bytes", "text_bytes"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from edgedec.runtime.engine.ledger import Reservation
 from edgedec.runtime.grammar.compiler import CompiledGrammar
@@ -22,6 +22,9 @@ from edgedec.runtime.server.progress import ProgressClock, TextProgress
 from edgedec.runtime.server.turns import CLIENT
 from edgedec.runtime.session.answer import Answer
 from edgedec.runtime.text_settings import TextSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "GoneError",

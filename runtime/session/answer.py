@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgedec.runtime.decoders._plugin import DecoderFigures
 from edgedec.runtime.rounds.statistics import Rounds
 from edgedec.runtime.sampling.logprobs import TokenLogprobs
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from edgedec.runtime.accelerator.timings import DeviceTimings
     from edgedec.runtime.base.key_counts import KeyCounts
     from edgedec.runtime.base.stream_counts import StreamTimings

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.keywords import shows_keywords
@@ -39,6 +39,8 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.text_settings import TextKeywords, TextSettings
 
 if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
     from edgedec.runtime.grammar.grammar import Grammar
 
 __all__ = ["Session"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Unpack, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from edgedec import device as accelerators
 from edgedec.bundle.bundle import Bundle
@@ -19,6 +19,8 @@ from edgedec.runtime.row_recipe import check_recipe
 from edgedec.runtime.target_request import TargetKeywords, TargetRequest
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from edgedec.runtime.accelerator.options import AcceleratorOptions
 
 __all__ = [

@@ -18,9 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgedec.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Letters", "OutsideMessage", "OutsideText", "RenderedText", "strings"]
 

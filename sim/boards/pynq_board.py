@@ -144,6 +144,7 @@ class SimulatedBoard(pynq.Device):
         super().__init__(f"simulated{number}-{os.getpid()}")
         self.name, self.arch, self.timestamp, self.bitfile_name = f"simulated{number}", arch, "", None
         self.capabilities = {"REGISTER_RW": True}
+        pynq.ps.CPU_ARCH = arch  # by which pynq 3.0 selects the registers of the clocks; 3.1 asks the device
         self.accelerator, self.clock = accelerator, SimulatedTime(self)
         self.interrupt_file: SimulatedInterruptFile | None = None
         self.downloads, self.accesses = 0, list[tuple[int, int]]()

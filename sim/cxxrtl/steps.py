@@ -184,7 +184,7 @@ def _states(steps: Sequence[CycleStep]) -> Iterator[list[CycleStep]]:
     modules: dict[tuple[str, ...], list[CycleStep]] = defaultdict(list)
     for step in steps:
         if step.sets_state_only:
-            modules[step.module, *sorted(set(_EDGE.findall(step.text)))].append(step)
+            modules[(step.module, *sorted(set(_EDGE.findall(step.text))))].append(step)
     yield from (modules[name] for name in sorted(modules))
 
 

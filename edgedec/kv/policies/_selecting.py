@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.graph.graph import Graph
 from edgedec.graph.selection import Selection
 from edgedec.kv.policies import KIND, KV_POLICY, WEIGHTS_HASH, check_keys, objects
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["SelectingPolicy", "change_states"]
 

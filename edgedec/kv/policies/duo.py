@@ -5,12 +5,15 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgedec.errors import BundleError
 from edgedec.graph.graph import Graph
 from edgedec.kv.head_groups import stream_heads
 from edgedec.kv.policies import KIND, KV_POLICY, WEIGHTS_HASH, check_keys, objects
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MOST_POSITIONS", "POLICY", "DuoPolicy"]
 

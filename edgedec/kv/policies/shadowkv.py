@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgedec.graph.graph import Graph
 from edgedec.graph.low_rank import KeyBasis
 from edgedec.graph.ops import Attention, LowRankKeys, Operation, Rope
 from edgedec.kv.policies import KIND, WEIGHTS_HASH, check_keys, objects
 from edgedec.kv.policies._selecting import SelectingPolicy, change_states
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["POLICY", "ShadowKvPolicy"]
 
