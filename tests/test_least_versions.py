@@ -170,6 +170,7 @@ def test_pip_and_ruff_get_the_least_versions(settings: dict[str, Any]) -> None:
         ("devices.md", f"pynq {dotted(PYNQ)} or newer"),
         ("server.md", f"Python {dotted(SERVE_PYTHON)} or newer"),
         ("command-line.md", f"below {dotted(PYTHON)}, or"),
+        ("command-line.md", f"below {dotted(NUMPY)}, or"),
         ("command-line.md", f"below {dotted(PYNQ)}, or"),
     ],
 )

@@ -16,6 +16,7 @@ from edgedec.boards import board_names, find_board
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.isa.striping import block_bytes
+from edgedec.least_versions import NUMPY, PYNQ, PYTHON, dotted, version_numbers
 from edgedec.memory.byte_sizes import format_bytes
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
 from edgedec.runtime.driver.cma import Cma, shortage
@@ -27,13 +28,14 @@ State = Literal["absent", "same", "other", "foreign"]
 
 MARK = "edgedec-probe"  # first word of the script's output lines, because start-up files and pynq may also print
 _PYNQ_PYTHON = "/usr/local/share/pynq-venv/bin/python3"  # Xilinx/PYNQ, sdbuild/packages; Xilinx/Kria-PYNQ, install.sh
-_LEAST_PYTHON, _EDGEDEC_PYTHON = (3, 10), (3, 11)  # versions of PYNQ's images, and of edgedec's pyproject.toml
-_LEAST_PYNQ = (3, 0, 1)  # oldest supported version of pynq
+_MOST_NUMPY = 2  # first major release of NumPy that pynq does not support
+_REGISTERS = "/dev/mem"  # file through which pynq maps registers
 # Family of a board -> first major release of pynq that does not support it or was not tried, and machine name of its
 # processor. pynq 4 dropped Zynq-7000.
 _FAMILIES: Mapping[str, tuple[int, str]] = {"zynq-7000": (4, "armv7l"), "zynq-ultrascale+": (5, "aarch64")}
 # Names of unsupported boards, some of which resemble those of supported boards.
 _OTHER_BOARDS = ("kr260", "kd240", "pynqz1", "zcu104", "zcu111", "ultra96v1", "zybo", "zedboard")
+_ABSENT = repr(ModuleNotFoundError("No module named 'edgedec'"))  # error that PROBE prints without edgedec
 _PAGE_BYTES = 4096  # alignment of pynq.allocate
 _SPARE_BYTES = 16 << 20  # bytes to leave free on the board's disk
 
@@ -48,6 +50,7 @@ while read -r key value unit; do
   case $key in Cma*:) say "${{key%:}}" "$value" ;; esac
 done < /proc/meminfo
 for tool in tar sha256sum; do command -v "$tool" >/dev/null || say missing "$tool"; done
+[ ! -e {_REGISTERS} ] || say registers {_REGISTERS}
 python={_PYNQ_PYTHON}
 [ -x "$python" ] || python=$(command -v python3)
 if [ -n "$python" ]; then
@@ -57,7 +60,7 @@ from importlib import import_module
 def say(name, value):
     print("{MARK} %s %s" % (name, " ".join(str(value).split())))
 say("python", "%d.%d" % sys.version_info[:2])
-for name in ("pynq", "edgedec"):
+for name in ("numpy", "pynq", "edgedec"):
     try:
         say(name, getattr(import_module(name), "__version__", "unknown"))
     except BaseException as error:
@@ -150,7 +153,9 @@ def check_board(bundle: BoardBundle, values: Mapping[str, str], *, folder: str) 
         _machine(board, values),
         _name(bundle.board, values),
         _python(values),
+        _numpy(values),
         _pynq(board, values),
+        _registers(values),
         _edgedec(values),
         _memory(bundle, values),
         _disk(bundle, values, folder),
@@ -201,17 +206,12 @@ def _name(expected: str, values: Mapping[str, str]) -> BoardCheck:
     )
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
-
-
 def _python(values: Mapping[str, str]) -> BoardCheck:
-    text, least = values.get("python"), ".".join(map(str, _LEAST_PYTHON))
-    if text is None or _version(text) < _LEAST_PYTHON:
+    text = values.get("python")
+    if text is None or version_numbers(text) < PYTHON:
         detail = "there is no python3" if text is None else f"{text} is too old"
-        return BoardCheck(
-            name="python", status="failed", detail=detail, fix=f"install an image of PYNQ with Python {least} or newer"
-        )
+        fix = f"install an image of PYNQ with Python {dotted(PYTHON)} or newer"
+        return BoardCheck(name="python", status="failed", detail=detail, fix=fix)
     missing = values.get("missing")
     if missing:
         return BoardCheck(
@@ -220,31 +220,60 @@ def _python(values: Mapping[str, str]) -> BoardCheck:
     return BoardCheck(name="python", status="ok", detail=text)
 
 
+def _numpy(values: Mapping[str, str]) -> BoardCheck:
+    line = f"numpy>={dotted(NUMPY)},<{_MOST_NUMPY}"
+    fix = f"run on the board, with the Python that has pynq: python3 -m pip install '{line}'"
+    if "numpy" not in values:
+        return BoardCheck(name="numpy", status="failed", detail=values.get("numpy_error", "is not installed"), fix=fix)
+    version = version_numbers(values["numpy"])
+    if not version:
+        fix = f"make sure that it is {line}"
+        return BoardCheck(name="numpy", status="note", detail=f"version {values['numpy']}", fix=fix)
+    if not NUMPY <= version < (_MOST_NUMPY,):
+        reason = "too old for edgedec" if version < NUMPY else "too new for pynq"
+        return BoardCheck(name="numpy", status="failed", detail=f"{values['numpy']} is {reason}", fix=fix)
+    return BoardCheck(name="numpy", status="ok", detail=values["numpy"])
+
+
+def _registers(values: Mapping[str, str]) -> BoardCheck:
+    if "registers" in values:
+        return BoardCheck(name="registers", status="ok", detail=values["registers"])
+    return BoardCheck(
+        name="registers",
+        status="failed",
+        detail=f"there is no {_REGISTERS}",
+        fix="run the kernel of the board's maker, outside of a container; it must have CONFIG_DEVMEM",
+    )
+
+
 def _pynq(board: Board | None, values: Mapping[str, str]) -> BoardCheck:
     most = max(most for most, _ in _FAMILIES.values()) if board is None else _FAMILIES[board.family][0]
-    line = f"pynq {'.'.join(map(str, _LEAST_PYNQ))} or newer, below {most}"
+    line = f"pynq {dotted(PYNQ)} or newer, below {most}"
     fix = f"install {line}, as its maker says for the board (Kria: github.com/Xilinx/Kria-PYNQ, install.sh)"
     if "pynq" not in values:
         return BoardCheck(name="pynq", status="failed", detail=values.get("pynq_error", "is not installed"), fix=fix)
-    version = _version(values["pynq"])
+    version = version_numbers(values["pynq"])
     if not version:
         return BoardCheck(
             name="pynq", status="note", detail=f"version {values['pynq']}", fix=f"make sure that it is {line}"
         )
-    if not _LEAST_PYNQ <= version < (most,):
+    if not PYNQ <= version < (most,):
         return BoardCheck(name="pynq", status="failed", detail=f"{values['pynq']} does not fit this board", fix=fix)
     return BoardCheck(name="pynq", status="ok", detail=values["pynq"])
 
 
 def _edgedec(values: Mapping[str, str]) -> BoardCheck:
+    """Check that edgedec can be imported. It may still have to be installed, but one that is broken is a failure."""
     if "edgedec" in values:
         return BoardCheck(name="edgedec", status="ok", detail=values["edgedec"])
-    least = ".".join(map(str, _EDGEDEC_PYTHON))
-    if _version(values.get("python", "0")) < _EDGEDEC_PYTHON:
-        fix = f"edgedec needs Python {least} or newer, with pynq in it, to run there"
-    else:
-        fix = "copy edgedec's checkout to the board, and run in it: python3 -m pip install '.[board]'"
-    return BoardCheck(name="edgedec", status="note", detail=values.get("edgedec_error", "is not installed"), fix=fix)
+    error = values.get("edgedec_error", _ABSENT)
+    absent = error == _ABSENT
+    return BoardCheck(
+        name="edgedec",
+        status="note" if absent else "failed",
+        detail="is not installed" if absent else error,
+        fix="copy edgedec's checkout to the board, and run in it: python3 -m pip install '.[board]'",
+    )
 
 
 def _memory(bundle: BoardBundle, values: Mapping[str, str]) -> BoardCheck:

@@ -65,7 +65,7 @@ def names(bundle: BoardBundle, place: str = PLACE) -> list[str]:
 def test_a_bundle_is_copied(bundle: BoardBundle, board: FakeBoard) -> None:
     inspection = inspect_board(bundle, HOST, PLACE)
     assert (inspection.failed, inspection.state) == ((), "absent")
-    assert [check.status for check in inspection.checks] == ["ok"] * 7, inspection.checks
+    assert [check.status for check in inspection.checks] == ["ok"] * 9, inspection.checks
     assert by_name(inspection)["pynq"].detail == "3.0.1"
     assert by_name(inspection)["board"].detail == "ZynqMP KV260 revB"
     assert board.files == []  # the inspection writes nothing
@@ -202,10 +202,55 @@ def test_an_old_python_is_refused(bundle: BoardBundle, board: FakeBoard) -> None
     board.python("echo 'edgedec-probe python 3.8'; echo 'edgedec-probe pynq 3.0.1'")
     by_check = checks(bundle)
     assert (by_check["python"].status, by_check["python"].detail) == ("failed", "3.8 is too old")
+    board.python("echo 'edgedec-probe python 3.9'; echo 'edgedec-probe pynq 3.0.1'")
+    assert checks(bundle)["python"].fix == "install an image of PYNQ with Python 3.10 or newer"
     board.python("echo 'edgedec-probe python 3.10'; echo 'edgedec-probe pynq 3.0.1'")
-    by_check = checks(bundle)
-    assert (by_check["python"].status, by_check["edgedec"].status) == ("ok", "note")
-    assert "edgedec needs Python 3.11" in by_check["edgedec"].fix
+    assert checks(bundle)["python"].status == "ok"
+
+
+@pytest.mark.thorough(sample=2)
+@pytest.mark.parametrize(
+    ("source", "status", "detail"),
+    [
+        ('__version__ = "1.21.5"', "ok", "1.21.5"),
+        ('__version__ = "1.21.2+board"', "ok", "1.21.2+board"),
+        ('__version__ = "1.19.5"', "failed", "1.19.5 is too old for edgedec"),
+        ('__version__ = "2.0.0"', "failed", "2.0.0 is too new for pynq"),
+        ("", "note", "version unknown"),
+        ("raise ImportError('libblas.so.3')", "failed", "libblas.so.3"),
+        (None, "failed", "No module named"),
+    ],
+)
+def test_the_version_of_numpy_is_checked(
+    bundle: BoardBundle, board: FakeBoard, source: str | None, status: str, detail: str
+) -> None:
+    (board.root / "site" / "numpy.py").unlink()
+    if source is not None:
+        (board.root / "site" / "numpy.py").write_text(source)
+    check = checks(bundle)["numpy"]
+    assert check.status == status
+    assert detail in check.detail
+    assert ("numpy>=1.21.2,<2" in check.fix) == (status != "ok")
+
+
+def test_an_edgedec_that_cannot_be_imported_is_refused(bundle: BoardBundle, board: FakeBoard) -> None:
+    """Check that an installation that is broken fails, and that none at all does not: it can follow."""
+    file = board.root / "site" / "edgedec.py"
+    file.write_text("from typing import NoSuchName")
+    check = checks(bundle)["edgedec"]
+    assert check.status == "failed"
+    assert "NoSuchName" in check.detail
+    file.unlink()
+    check = checks(bundle)["edgedec"]
+    assert (check.status, check.detail) == ("note", "is not installed")
+    assert "pip install '.[board]'" in check.fix
+
+
+def test_a_board_without_its_registers_is_refused(bundle: BoardBundle, board: FakeBoard) -> None:
+    (board.root / "dev" / "mem").unlink()
+    check = checks(bundle)["registers"]
+    assert (check.status, check.detail) == ("failed", "there is no /dev/mem")
+    assert "CONFIG_DEVMEM" in check.fix
 
 
 def test_a_board_without_python_is_refused(bundle: BoardBundle, board: FakeBoard) -> None:

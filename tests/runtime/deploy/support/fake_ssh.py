@@ -24,7 +24,7 @@ if connection == "unreachable":
     print("ssh: connect to host board port 22: No route to host", file=sys.stderr)
     os._exit(255)
 (command,) = arguments[arguments.index("--") + 2 :]
-for place in ("/proc/meminfo", "/proc/device-tree", "/usr/local/share/pynq-venv"):
+for place in ("/dev/mem", "/proc/meminfo", "/proc/device-tree", "/usr/local/share/pynq-venv"):
     command = command.replace(place, board + place)
 environment = {{"PATH": board + "/bin:/usr/bin:/bin", "HOME": board + "/home"}}
 if connection == "noisy":
@@ -106,14 +106,16 @@ def _write_tool(file: Path, script: str) -> None:
 
 
 def fake_board(root: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBoard:
-    """Make a KV260 with PYNQ 3.0.1 and 1000 MiB of contiguous memory, and put its ssh first on PATH."""
+    """Make a KV260 with PYNQ 3.0.1, NumPy 1.21.5 and 1000 MiB of contiguous memory, and put its ssh first on PATH."""
     board = FakeBoard(root)
-    for name in ("home", "bin", "proc"):
+    for name in ("home", "bin", "proc", "dev"):
         (root / name).mkdir(parents=True)
     board.says(model=KV260, machine="aarch64")
     board.memory(1_024_000, 1_000_000)
     board.connection("ok")
+    (root / "dev" / "mem").touch()
     (root / "site").mkdir()
+    (root / "site" / "numpy.py").write_text('__version__ = "1.21.5"\n')
     (root / "site" / "pynq.py").write_text('print("pynq says things")\n__version__ = "3.0.1"\n')
     (root / "site" / "edgedec.py").write_text('__version__ = "0.1"\n')
     board.python(f'PYTHONPATH={root}/site exec {shlex.quote(sys.executable)} -S "$@"')
