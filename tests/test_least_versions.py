@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from edgedec.cli import serve
+from edgedec.errors import ToolError
 from edgedec.least_versions import NUMPY, PYNQ, PYTHON, SERVE_PYTHON, dotted, version_numbers
 
 FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim")
@@ -232,3 +234,11 @@ def test_the_package_uses_no_newer_name(project_root: Path) -> None:
 )
 def test_versions_are_read(text: str, numbers: tuple[int, ...]) -> None:
     assert version_numbers(text) == numbers
+
+
+def test_a_server_on_an_older_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "SERVE_PYTHON", (99, 1))
+    with pytest.raises(
+        ToolError, match=r"edgedec serve needs Python 99\.1 or newer, and this is 3\..*use edgedec chat"
+    ):
+        serve._check_packages()
