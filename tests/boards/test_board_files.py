@@ -153,6 +153,7 @@ def test_invalid_toml_is_refused(data: bytes, toml: Path) -> None:
         read_board(toml)
 
 
+@pytest.mark.rtl(sample=20)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

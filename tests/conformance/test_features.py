@@ -223,6 +223,7 @@ INFINITE = features(3)
 INFINITE[2, 0] = np.inf
 
 
+@pytest.mark.thorough(sample=20)
 @pytest.mark.parametrize(
     ("given", "message"),
     [

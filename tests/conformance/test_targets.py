@@ -136,6 +136,7 @@ def close(target: Target, a: Any, b: Any) -> None:
         np.testing.assert_allclose(a, b, atol=0.06)  # a code that rounds the other way moves a logit by up to 0.04
 
 
+@pytest.mark.thorough(sample=20)
 def test_logits_agree_with_the_reference(target: Target, bundles: dict[str, Bundle], request: Any) -> None:
     _, bits, method = request.node.callspec.params["target"]
     reference = open_target(bundles[method], device="float_reference", limits=LIMITS, kv_bits=bits)
@@ -161,6 +162,7 @@ def test_the_cpu_is_batch_invariant_with_the_kernels(bundles: dict[str, Bundle])
         assert target.info.batch_invariant == (usable() is not None)
 
 
+@pytest.mark.thorough(sample=20)
 def test_prefill_equals_single_steps(target: Target) -> None:
     ids = [3, 14, 15, 92, 65, 35, 89, 79]
     whole, steps = target.open(LIMITS), target.open(LIMITS)
@@ -207,6 +209,7 @@ def test_a_committed_tree_path_equals_the_chain(target: Target, data: st.DataObj
     close(target, run(target, state, [7]).logits, run(target, chain, [7]).logits)
 
 
+@pytest.mark.thorough(sample=20)
 def test_uncommitted_rows_are_dropped(target: Target) -> None:
     state, clean = target.open(LIMITS), target.open(LIMITS)
     run(target, state, [5, 6, 7, 8])
@@ -217,6 +220,7 @@ def test_uncommitted_rows_are_dropped(target: Target) -> None:
     close(target, run(target, state, [9]).logits, run(target, clean, [9]).logits)
 
 
+@pytest.mark.thorough(sample=20)
 def test_truncate_and_fork_keep_the_prefix(target: Target) -> None:
     state = target.open(LIMITS)
     run(target, state, [5, 6, 7, 8])
@@ -256,7 +260,7 @@ def check_likeliest(result: PassResult, whole: Any, k: int, size: int = 101, *, 
     np.testing.assert_array_equal(result.logits[here], whole[here])
 
 
-@pytest.mark.thorough(sample=72)
+@pytest.mark.thorough(sample=20)
 @pytest.mark.parametrize("sums", [True, False])
 @pytest.mark.parametrize("k", [1, 5, 16, 40, 200])
 def test_the_likeliest_and_the_sum_are_those_of_whole_rows(target: Target, k: int, sums: bool) -> None:
@@ -322,6 +326,7 @@ def test_nan_gives_no_log_probability(target: Target) -> None:
         figures()
 
 
+@pytest.mark.thorough(sample=24)
 @pytest.mark.parametrize(("k", "sums"), [(-1, False), (0, True)])
 def test_a_sum_without_likeliest_tokens_is_refused(target: Target, k: int, sums: bool) -> None:
     with pytest.raises(
@@ -343,6 +348,7 @@ def test_a_pass_may_request_no_logits(target: Target) -> None:
     close(target, run(target, state, [9]).logits, run(target, second_state, [9]).logits)
 
 
+@pytest.mark.thorough(sample=20)
 def test_padding_of_the_vocabulary_is_never_among_the_likeliest(
     target: Target, bundles: dict[str, Bundle], request: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +384,7 @@ def test_taps_return_graph_values(target: Target) -> None:
         run(target, target.open(LIMITS), [5], taps=("layers.1.nothing",))
 
 
+@pytest.mark.thorough(sample=20)
 def test_negative_ids_use_given_embeddings(target: Target, bundles: dict[str, Bundle], request: Any) -> None:
     bundle = bundles[request.node.callspec.params["target"][2]]
     embeds = bundle.row_reader("model.embed_tokens.weight").rows(np.array([42, 17], np.int32))
@@ -385,6 +392,7 @@ def test_negative_ids_use_given_embeddings(target: Target, bundles: dict[str, Bu
     np.testing.assert_array_equal(run(target, target.open(LIMITS), [5, -2, -1], embeds=embeds).logits, expected)
 
 
+@pytest.mark.thorough(sample=20)
 def test_two_sequences_in_one_submit_are_independent(target: Target) -> None:
     a, b = target.open(LIMITS), target.open(LIMITS)
     work = [
@@ -396,7 +404,7 @@ def test_two_sequences_in_one_submit_are_independent(target: Target) -> None:
     np.testing.assert_array_equal(second.logits, run(target, target.open(LIMITS), [4, 5]).logits)
 
 
-@pytest.mark.thorough(sample=61)
+@pytest.mark.thorough(sample=20)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -412,6 +420,7 @@ def test_invalid_passes_are_refused(target: Target, change: dict[str, Any], mess
         run(target, target.open(LIMITS), **change)
 
 
+@pytest.mark.thorough(sample=20)
 def test_a_full_context_is_refused_and_the_state_survives(target: Target) -> None:
     state = target.open(LIMITS)
     n = most_rows(target) - 1

@@ -240,6 +240,7 @@ def test_int4_refuses_what_is_not_its_own() -> None:
             scheme.open("w", (3, 40), arrays)
 
 
+@pytest.mark.thorough(sample=15)
 @pytest.mark.parametrize(
     "data",
     [

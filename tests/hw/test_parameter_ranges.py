@@ -141,6 +141,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
 ]
 
 
+@pytest.mark.rtl(sample=30)
 @pytest.mark.parametrize(
     ("make", "other_parameters", "name", "minimum", "maximum"),
     [

@@ -163,6 +163,7 @@ ALIASES = [
 ]
 
 
+@pytest.mark.thorough(sample=12)
 @pytest.mark.parametrize(("command", "spellings"), ALIASES)
 def test_spellings_of_llama_cpp_mean_the_same(command: str, spellings: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
     more = ("file", "-o", "out") if command == "batch" else ()

@@ -105,6 +105,7 @@ def test_the_batch_interpreter_agrees_with_transformers(name: str) -> None:
     assert np.abs(np.concatenate(parts) - expected).max() < TOLERANCE
 
 
+@pytest.mark.thorough(sample=12)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
@@ -337,6 +338,7 @@ def test_all_heads_of_step3_share_one_key_and_value() -> None:
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(sample=25)
 @pytest.mark.parametrize(
     ("family", "changes", "error", "message"),
     [

@@ -218,6 +218,7 @@ def test_weights_and_states_have_their_shapes() -> None:
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(sample=20)
 @pytest.mark.parametrize(
     "key", ["hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size"]
 )

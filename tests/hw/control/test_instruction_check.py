@@ -88,6 +88,7 @@ WRONG: list[tuple[Opcode, dict[str, int]]] = [
 ]
 
 
+@pytest.mark.rtl(sample=12)
 @pytest.mark.parametrize(("opcode", "change"), WRONG)
 def test_fields_out_of_range_are_refused(opcode: Opcode, change: dict[str, int]) -> None:
     assert refused(CONFIG, [changed(opcode, **change)]) == [True]

@@ -219,6 +219,7 @@ def _estimated(name: str) -> dict[str, Resources]:
     return dict(estimate(CONFIGS[name].config).parts)
 
 
+@pytest.mark.rtl(sample=40)
 @pytest.mark.parametrize(("name", "path", "measured"), _rows())
 def test_within_15_percent_of_synthesis(name: str, path: str, measured: Resources) -> None:
     """Allow 15 LUTs or FF as well, by which a part of less than 100 may differ."""

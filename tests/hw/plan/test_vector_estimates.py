@@ -76,6 +76,7 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
 ]
 
 
+@pytest.mark.rtl(sample=12)
 @pytest.mark.parametrize(("component", "parameters", "measured"), MEASURED)
 def test_within_15_percent_of_synthesis(component: Any, parameters: dict[str, Any], measured: Resources) -> None:
     estimate = component(**parameters).resources

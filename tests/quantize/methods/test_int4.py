@@ -81,6 +81,7 @@ def test_the_nearest_level_is_chosen_within_the_range() -> None:
     assert np.array_equal(levels.nearest(x), [[3.5, 4.0, 0.0], [-4.0, -3.5, 0.0], [0.5, 0.5, 0.0]])
 
 
+@pytest.mark.thorough(sample=15)
 @pytest.mark.parametrize("informed", [False, True])
 @pytest.mark.parametrize("power", range(-60, 61, 5))
 def test_a_power_of_two_moves_to_the_scales_or_is_refused(power: int, informed: bool) -> None:

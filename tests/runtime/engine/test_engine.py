@@ -184,6 +184,7 @@ def passes_until_read(engine: Engine, prompt: Scripted) -> int:
     return engine.passes - passes
 
 
+@pytest.mark.thorough(sample=12)
 @pytest.mark.parametrize("texts", [0, 1, 3])
 @pytest.mark.parametrize("readers", [1, 5])
 @pytest.mark.parametrize("length", [5, 16, 90])

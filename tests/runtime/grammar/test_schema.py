@@ -77,6 +77,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.thorough(sample=15)
 @pytest.mark.parametrize(("schema", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_schema_that_cannot_be_enforced_is_refused_by_name_and_place(schema: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):

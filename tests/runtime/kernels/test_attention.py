@@ -231,6 +231,7 @@ def test_every_path_follows_the_definition(code_path: str, shape: tuple[KvState,
     np.testing.assert_allclose(actual, defined(sequence, tokens), rtol=5e-6, atol=5e-6)
 
 
+@pytest.mark.thorough(sample=20)
 @pytest.mark.parametrize("cap", [0.0, 1.5])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_all_paths_give_the_same_bits(shape: tuple[KvState, int, int], cap: float) -> None:

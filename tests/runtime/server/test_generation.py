@@ -281,6 +281,7 @@ def test_several_prompts_have_their_texts_in_order(served: Served, session: Sess
 # Refusals.
 
 
+@pytest.mark.thorough(sample=20)
 @pytest.mark.parametrize(
     ("body", "param", "message"),
     [

@@ -136,6 +136,7 @@ def test_only_the_chosen_members_are_returned(served: Served, text: str) -> None
     }
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize(
     ("body", "param"),
     [

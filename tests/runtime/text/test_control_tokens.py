@@ -173,6 +173,7 @@ def test_no_message_makes_a_control_token(kind: str, name: str, contents: list[A
     assert str(text) == show(TEMPLATES[name], parts, outside=False)
 
 
+@pytest.mark.thorough(sample=15)
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_other_texts_keep_their_ids(kind: str, name: str) -> None:

@@ -122,6 +122,7 @@ def seen(kind: Kind, trace: list[Cycle]) -> list[set[str]]:
     return rules
 
 
+@pytest.mark.rtl(sample=15)
 @pytest.mark.parametrize(("kind", "rule", "trace"), CASES, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_planted_violation_is_seen(kind: Kind, rule: str, trace: list[Cycle]) -> None:
     assert seen(kind, trace) == [set()] * (len(trace) - 1) + [{rule}]

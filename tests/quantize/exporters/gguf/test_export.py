@@ -313,6 +313,7 @@ def test_pieces_survive_a_round_trip(tmp_path: Path, shared_data: Path, name: st
         )
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize("scale", [2.0**-15, 2.0**-80, 2.0**17])
 @pytest.mark.parametrize("scheme", [Int8Scheme(rows=True), TernaryScheme(), TernaryScheme(planes=2, group_size=64)])
 def test_a_matrix_whose_scales_float16_does_not_hold_is_written_as_float32(

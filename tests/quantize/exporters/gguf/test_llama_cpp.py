@@ -20,6 +20,7 @@ from edgedec.same_tokens import TEXTS, added_texts
 from tests.quantize.exporters.support.tokenizer_styles import REFUSED, STYLES, write_bundle
 
 
+@pytest.mark.thorough(sample=15)
 @pytest.mark.parametrize("style", STYLES)
 def test_a_style_is_written_or_refused_by_name(tmp_path: Path, style: str) -> None:
     bundle = write_bundle(tmp_path / "b", STYLES[style]())

@@ -66,6 +66,7 @@ def ours(folder: Path) -> dict[str, Any]:
     )
 
 
+@pytest.mark.thorough(sample=15)
 @pytest.mark.parametrize("style", STYLES)
 def test_folders_are_read_as_transformers_reads_them(tmp_path: Path, style: str) -> None:
     expected = json.loads(RECORDED.read_text("utf-8"))[style]
