@@ -18,7 +18,7 @@ from edgedec.cli.conversation_options import TemplateOptions
 from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_model
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
 from edgedec.errors import ToolError, UsageError
-from edgedec.host.install_hint import install_extra
+from edgedec.host.install_hint import install_again, install_extra
 from edgedec.least_versions import SERVE_PYTHON, dotted
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _check_packages() -> None:
     if sys.version_info < SERVE_PYTHON:
         raise ToolError(
             f"edgedec serve needs Python {dotted(SERVE_PYTHON)} or newer, and this is {platform.python_version()}; "
-            "install edgedec with a newer Python, or use edgedec chat"
+            f"use edgedec chat, or with a newer Python, {install_again()}"
         )
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import EdgedecError
+from edgedec.host.install_hint import install_again
 
 __all__ = ["FIGURES", "UNMEASURED", "DrafterFigures", "drafter_figures", "read_figures"]
 
@@ -48,7 +49,7 @@ def read_figures(path: Path) -> dict[str, DrafterFigures]:
             raise ValueError("its members must be measured and drafters")
         return {name: _figures(name, one) for name, one in data["drafters"].items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise EdgedecError(f"{path}: the figures of drafters cannot be read: {error}; install edgedec again") from error
+        raise EdgedecError(f"{path}: the figures of drafters cannot be read: {error}; {install_again()}") from error
 
 
 def _figures(name: str, data: Mapping[str, Any]) -> DrafterFigures:

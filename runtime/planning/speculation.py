@@ -142,7 +142,7 @@ class SpecConfig:
                 + ("; leave --spec-type out" if named else "; give a draft model with -md")
             )
         for option, value, default in (
-            ("--spec-tree", self.policy, trees.DEFAULT),
+            ("--spec-tree", self.policy, trees.DEFAULTS[verifier_traits(self.verifier).lossless]),
             ("--verifier", self.verifier, SpecConfig.verifier),
         ):
             if not traits.guesses and value != default:

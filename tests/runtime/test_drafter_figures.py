@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from edgedec import demo
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import EdgedecError
+from edgedec.host.install_hint import install_again
 from edgedec.plugins import names
 from edgedec.runtime.planning import drafter_figures as module
 from edgedec.runtime.planning.drafter_figures import FIGURES, UNMEASURED, drafter_figures, read_figures
@@ -85,7 +87,10 @@ def test_estimates_read_the_file(installed: Path) -> None:
 )
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path, drafters: Any, message: str) -> None:
     path = file_of(tmp_path, drafters)
-    with pytest.raises(EdgedecError, match=f"^{path}: the figures of drafters cannot be read: .*{message}.*again$"):
+    with pytest.raises(
+        EdgedecError,
+        match=f"^{path}: the figures of drafters cannot be read: .*{message}.*{re.escape(install_again())}$",
+    ):
         read_figures(path)
 
 
@@ -94,7 +99,7 @@ def test_another_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "figures.json"
     path.write_text(text, "utf-8")
     with pytest.raises(
-        EdgedecError, match=f"^{path}: the figures of drafters cannot be read: .*; install edgedec again$"
+        EdgedecError, match=f"^{path}: the figures of drafters cannot be read: .*; {re.escape(install_again())}$"
     ):
         read_figures(path)
     with pytest.raises(EdgedecError, match="No such file"):
