@@ -1,5 +1,4 @@
-// The drafter `auto` (runtime/drafters/auto.py). No tree is grown ahead here, so each text is confirmed, and each choice is that
-// of a round.
+// The drafter `auto` (runtime/drafters/auto.py). No tree is grown ahead here, so each text is confirmed, and a round has one choice.
 #include "auto.hpp"
 
 #include <algorithm>
