@@ -1,4 +1,4 @@
-// The drafter `auto` (runtime/drafters/auto.py). No tree is grown ahead here, so each text is confirmed, and a round has one choice.
+// The drafter `auto` (runtime/drafters/auto.py). No tree is grown ahead, so each text is confirmed, and a round has one choice.
 #include "auto.hpp"
 
 #include <algorithm>

@@ -204,7 +204,7 @@ class ModelDraft final : public Draft {
         }
     }
 
-    // Runs the rows of the text that are left, and the nodes of `order_` that the cache does not have. Nodes in `answered` get logits.
+    // Runs the rows of the text that are left, and the nodes of `order_` that the cache lacks. Nodes in `answered` get logits.
     void run(Text text, const Tree& tree, const Tokens& answered) {
         const auto before = static_cast<int32_t>(text.length - model_.length);  // negative: the cache has so many rows of the tree
         const auto begin = static_cast<size_t>(std::max<int32_t>(0, -before));

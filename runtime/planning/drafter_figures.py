@@ -32,8 +32,8 @@ class DrafterFigures:
     guess_seconds: float
 
 
-# The figures of drafters that are not in the file, such as plug-ins. Their rounds run in Python: the seconds are about those of
-# a guess from the text alone there.
+# The figures of drafters that are not in the file, such as plug-ins. Their rounds run in Python: the seconds are about those
+# of a guess from the text alone there.
 UNMEASURED = DrafterFigures(acceptance=0.35, guess_seconds=50e-6)
 
 
