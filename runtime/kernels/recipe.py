@@ -2,7 +2,9 @@
 setup.py runs it before installation.
 
 Objects are kept in the project's ``build/objects``, so that a second environment, a test or a pulled change compiles only
-what has changed: the source, a file that it includes, an option or the compiler.
+what has changed: the source, a file that it includes, an option or the compiler. Of two compilations in one project the
+second waits for the first and takes its objects. ``python3 runtime/kernels/recipe.py`` makes those of both libraries, which
+``.ci/environment`` does while pip looks for packages.
 
 Any GCC or Clang can be used, including cross compilers: the target is that of the compiler (``-dumpmachine``).
 """
@@ -15,8 +17,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 __all__ = ["LIBRARY", "LOOP_LIBRARY", "KernelBuildError", "build", "build_loop", "find_compiler"]
@@ -193,8 +195,9 @@ def _link(
 
     if kept is not None and kept == OBJECTS and not (FOLDER.parents[1] / "pyproject.toml").is_file():
         kept = None  # an installed package is no project
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects_kept = None if kept is None else _Objects(kept, [*compiler, _run([*compiler, "--version"])])
+    objects_kept = None if kept is None else _Objects(kept, [*compiler, _run([*compiler, "--version"])])
+    alone = nullcontext() if kept is None else _alone(kept)
+    with alone, tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def compile_one(item: tuple[Path, Sequence[str]]) -> tuple[str, str]:
             source, flags = item
@@ -219,6 +222,28 @@ def _link(
     if objects_kept is not None:
         objects_kept.forget_old()
     return "".join(text for _, text in objects) + messages
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process compiles into ``folder``, so that two of them do not compile the same.
+
+    A folder that cannot be written, and a system without ``flock``, let all of them go on at once.
+    """
+    try:
+        import fcntl
+
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o666)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock, which also ends with the process
 
 
 class _Objects:
@@ -298,3 +323,17 @@ def _replace(path: Path, content: bytes) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _make_objects() -> None:
+    """Compile the objects of both libraries, and link them into a folder that is deleted."""
+    import tempfile
+
+    if compiler := find_compiler():
+        with tempfile.TemporaryDirectory() as scratch:
+            build(compiler, Path(scratch) / LIBRARY)
+            build_loop(compiler, Path(scratch) / LOOP_LIBRARY)
+
+
+if __name__ == "__main__":
+    _make_objects()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,21 @@ def project(tmp_path: Path) -> Project:
 def test_nothing_is_compiled_twice(project: Project) -> None:
     assert project.build() == (["one.cpp", "two.cpp"], 1)
     assert project.build() == ([], 1)
+
+
+def test_two_compilations_at_once_compile_nothing_twice(project: Project) -> None:
+    files: list[tuple[Path, tuple[str, ...]]] = [(project.folder / name, ()) for name in ("one.cpp", "two.cpp")]
+
+    def build(name: str) -> None:
+        recipe._link(
+            [str(project.compiler)], project.folder / name, files, extra=(), kind=("-shared",), kept=project.kept
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(build, ("first.so", "second.so")))
+    calls = project.log.read_text()
+    assert [calls.count(f"{name} -o") for name in ("one.cpp", "two.cpp")] == [1, 1]
+    assert (project.folder / "first.so").read_bytes() == (project.folder / "second.so").read_bytes()
 
 
 def test_what_has_changed_is_compiled_again(project: Project) -> None:
