@@ -18,7 +18,9 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.memory.meter import MemoryMeter
 from edgedec.memory.plan import phases
 from edgedec.runtime.kernels.weights.layout_cache import charged_folders
+from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import open_target, target_module
 
 LIMITS = Limits(nodes=32, depth=8, positions=512)
@@ -43,7 +45,9 @@ def measure(path: Path, threads: int, kv_bits: int | None) -> dict[str, object]:
             state.commit(within)
             meter.mark()
         assert np.isfinite(result.logits).all()
-    items = dict(target.footprint(LIMITS))
+    # The planner has an item for the Python objects of a bundle and its graph, which a target does not count.
+    settings = RunSettings(threads=threads, ctx_size=LIMITS.positions, kv_bits=kv_bits)
+    items = {**target.footprint(LIMITS), "host": make_plan(Bundle.open(path), settings).plan.items["host"]}
     planned = sum(phases(items)["run"].values())
     return {
         "available": meter.available,
