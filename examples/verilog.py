@@ -28,7 +28,7 @@ def write_accelerator(file: Path, board_name: str) -> None:
     for kind, count in estimate(config).on(board).items():
         print(f"  {count:>7} {kind}, estimated; the board has {board.has[kind]}")
 
-    text = accelerator_verilog(config, name="accelerator")
+    text, _ = accelerator_verilog(config, name="accelerator")
     file.write_text(text, "utf-8")
     print(f"wrote {file}: {text.count('endmodule')} modules, {text.count(chr(10))} lines")
 

@@ -9,6 +9,7 @@ from edgedec.errors import UnsupportedError
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.staged_reset import StagedReset
+from edgedec.hw.blocks.stamp import stamp
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.control.command_processor import CommandProcessor
 from edgedec.hw.control.counters import CounterBlock
@@ -212,6 +213,7 @@ class Accelerator(CostedComponent):
             control.accepted.eq(registers.commit_slots),
             control.idle.eq(datapath.idle),
             registers.configuration_hash.eq(self._config.hash),
+            registers.rtlil_hash.eq(stamp(m)),
             registers.status_busy.eq(control.busy),
             registers.status_done.eq(control.done),
             registers.status_error.eq(control.error),

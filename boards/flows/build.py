@@ -1,7 +1,7 @@
 """Build an accelerator for a board: one entry for all families; what differs between them is in flows/tools/.
 
     output/
-        build.json      which build this is, and the hash of every file that is written once
+        build.json      which build this is, its instruction set, and the hashes of its RTLIL and of every file
         report.json, report.html, floor_plan.svg (where a placement is known)
         program/        the compiled model
         registers.rdl   the register map as SystemRDL
@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -36,6 +37,7 @@ from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import save_program
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
 
@@ -57,6 +59,7 @@ class BuildResult:
     built: results of the maker's tools for the requested seed; None if they were not run.
     missing: the reason why they could not be run; None if they were run, or not requested.
     command: the command that a person runs where the tools are installed.
+    rtlil_hash: hash of the RTLIL, which the accelerator's register shows.
     report: the content of report.json, about the bitstream in the folder, perhaps of another seed.
     """
 
@@ -64,6 +67,7 @@ class BuildResult:
     built: Built | None
     missing: ToolError | None
     command: str
+    rtlil_hash: int
     report: Mapping[str, Any]
 
 
@@ -113,7 +117,14 @@ def build(
                 _report(design, maker, output, there, None, progress)  # a failing run leaves this report
                 built = there = maker.run_project(design, output, progress=progress)
         content = _report(design, maker, output, there, synthesis, progress)
-    return BuildResult(output=output, built=built, missing=missing, command=maker.command(output, seed), report=content)
+    return BuildResult(
+        output=output,
+        built=built,
+        missing=missing,
+        command=maker.command(output, seed),
+        rtlil_hash=_rtlil_hash(output),
+        report=content,
+    )
 
 
 def check_output(board: Board, config: AcceleratorConfig, output: Path, flow: str | None = None) -> None:
@@ -171,13 +182,15 @@ def _write(design: BoardDesign, flow: Flow, output: Path, identity: Mapping[str,
     with ExitStack() as until_renamed, new_folder(output, MANIFEST) as folder:
         save_program(design.program, folder / "program")
         (folder / "registers.rdl").write_text(REGISTER_MAP.systemrdl(), "utf-8")
-        tools = flow.write_project(design, folder, progress=progress)
+        written = flow.write_project(design, folder, progress=progress)
         content = {
             "format": FORMAT,
             "version": VERSION,
             "created_by": f"edgedec {__version__}",
             "identity": identity,
-            "tools": dict(tools),
+            "isa_version": ISA_VERSION,
+            "rtlil_hash": f"{written.rtlil_hash:016x}",
+            "tools": dict(written.tools),
             "files": _hashes(folder),
         }
         (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
@@ -254,6 +267,15 @@ def _manifest(output: Path) -> dict[str, Any]:
         )
     assert isinstance(content, dict)
     return content
+
+
+def _rtlil_hash(output: Path) -> int:
+    found = str(_manifest(output).get("rtlil_hash"))
+    if not re.fullmatch("[0-9a-f]{16}", found):
+        raise BundleError(
+            f"{output / MANIFEST} is damaged: rtlil_hash is {reprlib.repr(found)}; remove the folder and build again"
+        )
+    return int(found, 16)
 
 
 @contextmanager

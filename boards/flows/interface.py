@@ -19,7 +19,7 @@ from edgedec.progress import Progress
 if TYPE_CHECKING:
     from edgedec.hw.compiler.program import Program
 
-__all__ = ["NOT_PROVEN", "BoardDesign", "Built", "Flow", "find_flow", "flow_names", "same_board"]
+__all__ = ["NOT_PROVEN", "BoardDesign", "Built", "Flow", "Written", "find_flow", "flow_names", "same_board"]
 
 NOT_PROVEN = "not proven"  # kind of a timing that no tool has analysed in full
 
@@ -41,6 +41,19 @@ class BoardDesign:
     @property
     def config(self) -> AcceleratorConfig:
         return self.program.config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The project of a flow.
+
+    Members:
+        tools: versions of the tools that made it.
+        rtlil_hash: hash of its RTLIL (``edgedec.hw.emit.stamping``), which the accelerator's register shows.
+    """
+
+    tools: Mapping[str, str]
+    rtlil_hash: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +103,8 @@ class Flow(Protocol):
             UsageError: the family cannot have such a configuration.
         """
 
-    def write_project(self, design: BoardDesign, folder: Path, *, progress: Progress) -> Mapping[str, str]:
+    def write_project(self, design: BoardDesign, folder: Path, *, progress: Progress) -> Written:
         """Write every file that a run needs, with relative names: the folder may be moved, also to another machine.
-
-        Returns:
-            Versions of the tools that made them.
 
         Raises:
             ToolError: the hardware generator is missing.

@@ -202,7 +202,15 @@ def _write_bundle(result: BuildResult, bundle: Bundle, program: Program, board: 
     if built is None or built.hwh is None or not built.usable:
         return None
     path = result.output / BOARD_BUNDLE
-    write_board_bundle(path, bundle=bundle, program=program, bitstream=built.bitstream, hwh=built.hwh, board=board.name)
+    write_board_bundle(
+        path,
+        bundle=bundle,
+        program=program,
+        bitstream=built.bitstream,
+        hwh=built.hwh,
+        rtlil_hash=result.rtlil_hash,
+        board=board.name,
+    )
     return path
 
 

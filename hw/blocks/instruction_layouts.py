@@ -34,5 +34,11 @@ def optional(opcode: Opcode, view: Any, name: str) -> Value:
 def header_layout() -> data.StructLayout:
     """Return the fields of ``Header`` of edgedec.hw.isa.instructions."""
     return data.StructLayout(
-        {"magic": unsigned(64), "configuration": unsigned(64), "instructions": 32, "commit": 32, "unused": unsigned(64)}
+        {
+            "magic": unsigned(64),
+            "configuration": unsigned(64),
+            "instructions": 32,
+            "commit": 32,
+            "isa_version": unsigned(64),
+        }
     )

@@ -15,6 +15,7 @@ from amaranth.lib.wiring import In
 
 from edgedec.hw.blocks.collisions import COLLISION_FREE
 from edgedec.hw.emit.names import name_design, tidy_ports
+from edgedec.hw.emit.stamping import stamped
 from edgedec.progress import Progress, silent
 
 __all__ = ["VIOLATED", "to_rtlil"]
@@ -45,7 +46,8 @@ def to_rtlil(
 
     All other names are those of ``edgedec.hw.emit.names``.
 
-    The constant ``ready`` of a stream that is always ready is not a port.
+    The constant ``ready`` of a stream that is always ready is not a port. An accelerator in the design gets the text's hash
+    (``edgedec.hw.emit.stamping``).
 
     Args:
         checks: treatment of the assertions of ``edgedec.hw.blocks.contract``. "drop" removes them, which is right for
@@ -76,10 +78,10 @@ def to_rtlil(
     name_design(design)
     text = _kept(tidy_ports(_converted(design, progress)))
     text = _collision_free(text, reads_old=getattr(platform, "reads_old", True))
-    if checks == "keep":
-        return text
-    modules = text.split("\nend\n")  # each has names of its own
-    return "\nend\n".join(_CHECK.sub(_Registers() if checks == "register" else "", module) for module in modules)
+    if checks != "keep":
+        modules = text.split("\nend\n")  # each has names of its own
+        text = "\nend\n".join(_CHECK.sub(_Registers() if checks == "register" else "", module) for module in modules)
+    return stamped(text)
 
 
 class _Counted(dict[Any, Any]):

@@ -108,7 +108,7 @@ class _Errors(threading.Thread):
 
 def accelerator_verilog(
     config: AcceleratorConfig, *, name: str, platform: Any = None, progress: Progress = silent
-) -> str:
+) -> tuple[str, int]:
     """The Accelerator: module ``name``, clock ``clk``, reset ``rst``, ports as ``read0__araddr``. The same at every call.
 
     A tiny one takes 10 s, one with 64 bytes a cycle and 8 slots 90.
@@ -117,19 +117,23 @@ def accelerator_verilog(
         platform: platform of the elaboration; its ``multiplier_bits`` says how wide products are formed.
         progress: called with the step, and the percent that are done, of 100.
 
+    Returns:
+        The Verilog, and the hash of its RTLIL (``edgedec.hw.emit.stamping``).
+
     Raises:
         ToolError: amaranth or yosys is missing, or yosys fails.
     """
     check_yosys()
     from edgedec.hw.accelerator import Accelerator
     from edgedec.hw.emit.rtlil import to_rtlil
+    from edgedec.hw.emit.stamping import read_stamp
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         text = to_rtlil(Accelerator(config), name=name, platform=platform, progress=within(progress, 0, _TRANSLATED))
         (folder / "design.il").write_text(text, "utf-8")
         run_yosys("\n".join(_VERILOG), folder, progress=within(progress, _TRANSLATED, 100))
-        return _tidied((folder / "out.v").read_text("utf-8"))
+        return _tidied((folder / "out.v").read_text("utf-8")), read_stamp(text)
 
 
 def _tidied(text: str) -> str:

@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 from edgedec.errors import BundleError
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.isa.ip_core import CLOCK, HASH_PARAMETER, VLNV, memory_interface
+from edgedec.hw.isa.instructions import ISA_VERSION
+from edgedec.hw.isa.ip_core import CLOCK, HASH_PARAMETER, ISA_PARAMETER, RTLIL_PARAMETER, VLNV, memory_interface
 from edgedec.hw.isa.registers import REGISTER_MAP
 
 __all__ = ["Handoff", "check_handoff", "read_handoff"]
@@ -35,6 +36,8 @@ class Handoff:
     address: physical address of its registers.
     size_bytes: size of their address space, in bytes.
     configuration_hash: hash of the configuration that it was generated from.
+    isa_version: version of its instruction set.
+    rtlil_hash: hash of the RTLIL that it was built from; 0 if there is none.
     clock: number of the clock of the processing system that drives it, 0 to 3; None: another source.
     clock_hz: frequency of that clock by the build, in Hz; None: the file does not say.
     port_bits: width of each of its memory ports, in bits.
@@ -48,6 +51,8 @@ class Handoff:
     address: int
     size_bytes: int
     configuration_hash: int
+    isa_version: int
+    rtlil_hash: int
     clock: int | None
     clock_hz: float | None
     port_bits: tuple[int, ...]
@@ -91,6 +96,8 @@ def read_handoff(path: Path) -> Handoff:
         address=address,
         size_bytes=size,
         configuration_hash=_number(path, HASH_PARAMETER, _parameter(path, module, HASH_PARAMETER), 64),
+        isa_version=_number(path, ISA_PARAMETER, _parameter(path, module, ISA_PARAMETER), 32),
+        rtlil_hash=_number(path, RTLIL_PARAMETER, _parameter(path, module, RTLIL_PARAMETER), 64),
         clock=clock,
         clock_hz=clock_hz,
         port_bits=tuple(bits for _, bits in buses),
@@ -102,9 +109,16 @@ def read_handoff(path: Path) -> Handoff:
 
 def check_handoff(handoff: Handoff, config: AcceleratorConfig) -> None:
     """Raises:
-    BundleError: the accelerator in the file is of another configuration; names both.
+    BundleError: the accelerator in the file is of another instruction set or configuration; names both.
     """
     bits = 8 * config.port_bytes
+    if handoff.isa_version != ISA_VERSION:
+        raise _wrong(
+            handoff.path,
+            f"its accelerator has version {handoff.isa_version} of the instruction set ({ISA_PARAMETER}), this edgedec's "
+            f"programs have {ISA_VERSION}",
+            "build the bitstream again with this edgedec",
+        )
     if handoff.configuration_hash != config.hash:
         raise _wrong(
             handoff.path,

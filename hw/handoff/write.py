@@ -19,14 +19,17 @@ from xml.etree import ElementTree
 
 from edgedec.errors import UsageError
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.hw.isa.ip_core import (
     CLOCK,
     HASH_PARAMETER,
     INSTANCE,
     INTERRUPT,
+    ISA_PARAMETER,
     REGISTER_BYTES,
     REGISTERS,
     RESET,
+    RTLIL_PARAMETER,
     VLNV,
     memory_interface,
 )
@@ -140,6 +143,7 @@ def write_hwh(
     *,
     family: str,
     part: str = "",
+    rtlil_hash: int = 0,
     clock_hz: float | None = None,
     interrupt: bool = True,
     whole: bool = False,
@@ -149,6 +153,7 @@ def write_hwh(
     Args:
         family: name of an edgedec.board.Family.
         part: the device's ordering name.
+        rtlil_hash: hash of the RTLIL of the hardware (``edgedec.hw.emit.stamping``); 0: there is none.
         clock_hz: requested clock; None is the configuration's. The file has the fastest clock of the divisors up to it.
         interrupt: wired; without, the driver looks at the registers again and again.
         whole: whether the file is of a design that edgedec has made itself, and no stand-in for Vivado's.
@@ -172,7 +177,7 @@ def write_hwh(
     _add(root, "EXTERNALPORTS")
     _add(root, "EXTERNALINTERFACES")
     modules = _add(root, "MODULES")
-    _accelerator(modules, system, config, hz, interrupt=interrupt)
+    _accelerator(modules, system, config, hz, interrupt=interrupt, rtlil_hash=rtlil_hash)
     if interrupt:
         _controller(modules, system, hz)
     _processing_system(modules, system, config, divisors, hz, interrupt=interrupt)
@@ -238,10 +243,17 @@ def _memory_range(lists: dict[str, ElementTree.Element], **attributes: Any) -> N
 
 
 def _accelerator(
-    modules: ElementTree.Element, system: ProcessingSystem, config: AcceleratorConfig, hz: float, *, interrupt: bool
+    modules: ElementTree.Element,
+    system: ProcessingSystem,
+    config: AcceleratorConfig,
+    hz: float,
+    *,
+    interrupt: bool,
+    rtlil_hash: int,
 ) -> None:
     lists = _module(modules, INSTANCE, VLNV, IS_PL="TRUE")
     _parameters(lists, **{HASH_PARAMETER: f"{config.hash:#018x}", "PORTS": config.ports})
+    _parameters(lists, **{ISA_PARAMETER: ISA_VERSION, RTLIL_PARAMETER: f"{rtlil_hash:#018x}"})
     block = _add(
         lists["ADDRESSBLOCKS"],
         "ADDRESSBLOCK",

@@ -16,6 +16,7 @@ __all__ = [
     "COMMON",
     "FIELDS",
     "INSTRUCTION_BYTES",
+    "ISA_VERSION",
     "MAGIC",
     "OPTIONAL",
     "SIGNED",
@@ -33,6 +34,9 @@ __all__ = [
     "unpack_program",
 ]
 
+# Version of all that a program and the accelerator that runs it must agree on: instructions, and the layouts of keys,
+# values, results and striped memory. tests/hw/isa/test_version.py fails when one of them changes and this does not.
+ISA_VERSION = 2
 INSTRUCTION_BYTES = 32  # bytes of an instruction and of the header
 MAGIC = int.from_bytes(b"edecprog", "little")  # first 8 bytes of a program
 _OPCODE_BITS = 4  # bits of the opcode
@@ -247,14 +251,16 @@ class ProgramHeader:
         configuration: hash of the AcceleratorConfig that the program was compiled for.
         instructions: number of instructions that follow.
         commit: index of the first instruction of a commit; a pass begins at index 0.
+        isa_version: version of the instruction set.
     """
 
     configuration: int
     instructions: int
     commit: int
+    isa_version: int = ISA_VERSION
 
     def pack(self) -> bytes:
-        numbers = (MAGIC, self.configuration, self.instructions | self.commit << 32, 0)
+        numbers = (MAGIC, self.configuration, self.instructions | self.commit << 32, self.isa_version)
         return b"".join(number.to_bytes(8, "little") for number in numbers)
 
 
@@ -267,12 +273,18 @@ def unpack_program(raw: bytes) -> tuple[ProgramHeader, list[Instruction]]:
     """Invert ``pack_program``.
 
     Raises:
-        BundleError: the bytes are not a program, are cut short, or have a damaged instruction, whose number is named.
+        BundleError: the bytes are not a program, are of another instruction set, are cut short, or have a damaged
+            instruction, whose number is named.
     """
     numbers = [int.from_bytes(raw[at : at + 8], "little") for at in range(0, INSTRUCTION_BYTES, 8)]
     if len(raw) < INSTRUCTION_BYTES or numbers[0] != MAGIC:
         raise BundleError(
             "this is no program of an edgedec accelerator: it does not begin with 'edecprog'; compile it again"
+        )
+    if numbers[3] != ISA_VERSION:
+        raise BundleError(
+            f"the program is of version {numbers[3]} of the instruction set, this edgedec's is {ISA_VERSION}: compile it "
+            "again"
         )
     header = ProgramHeader(configuration=numbers[1], instructions=numbers[2] & 0xFFFFFFFF, commit=numbers[2] >> 32)
     if len(raw) != INSTRUCTION_BYTES * (header.instructions + 1) or header.commit >= header.instructions:

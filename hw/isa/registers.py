@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from enum import IntEnum
 
+from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.hw.isa.register_map import SLOTS, VALUE, Access, Field, Register, RegisterMap
 
 __all__ = ["COUNTS", "ERROR_CAUSES", "IDENTITY", "MAP_VERSION", "REGISTER_MAP", "Cause"]
 
 IDENTITY = int.from_bytes(b"edec", "little")  # value of the identity register
-MAP_VERSION = 1  # version of this map; a driver refuses any other
+MAP_VERSION = 2  # version of this map; a driver refuses any other
 COUNTS = ("cycles", "beats", "starved", "blocked", "dependency", "descriptors")  # names of the counter_... registers
 
 
@@ -215,6 +216,20 @@ REGISTER_MAP = RegisterMap(
             access=Access.READ_ONLY,
             fields=_number(32, "Cycles."),
             description="Cycles that the selected descriptor took in the last program.",
+        ),
+        Register(
+            name="isa_version",
+            offset=0x0B4,
+            access=Access.CONSTANT,
+            fields=_number(32, "Number of the instruction set.", ISA_VERSION),
+            description="Version of instructions and of the layouts in memory; a program must have the same.",
+        ),
+        Register(
+            name="rtlil_hash",
+            offset=0x0B8,
+            access=Access.READ_ONLY,
+            fields=_number(64, "Hash of the RTLIL; 0: there is none."),
+            description="Hash of the RTLIL that the hardware was built from; build.json has the same.",
         ),
         _counter("cycles", 0x0C0, "Cycles in which a program ran."),
         _counter("beats", 0x0C8, "Beats that were taken from the read stream."),

@@ -25,7 +25,8 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.hw.compiler import program_file
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.handoff.read import check_handoff, read_handoff
+from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
+from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.runtime.accelerator.board_manifest import (
     AGAIN,
     BITSTREAMS,
@@ -59,6 +60,7 @@ class BoardBundle:
         path: the folder.
         board: value of --board.
         config: configuration of the accelerator in the bitstream.
+        rtlil_hash: hash of the RTLIL that the bitstream was built from; 0 if it is not known.
         bitstream, hwh: files in one folder with the same stem, as PYNQ requires.
         model: tokenizer, template, configuration and embedding of the model; it has no other weights.
         bundle: SHA-256 of the bundle from which the program was compiled.
@@ -69,6 +71,7 @@ class BoardBundle:
     path: Path
     board: str
     config: AcceleratorConfig
+    rtlil_hash: int
     bitstream: Path
     hwh: Path
     model: Bundle
@@ -115,7 +118,9 @@ class _Facts:
         )
 
 
-def write_board_bundle(path: Path, *, bundle: Bundle, program: Program, bitstream: Path, hwh: Path, board: str) -> None:
+def write_board_bundle(
+    path: Path, *, bundle: Bundle, program: Program, bitstream: Path, hwh: Path, rtlil_hash: int, board: str
+) -> None:
     """Write a board bundle to ``path``, or replace the one there.
 
     Args:
@@ -123,6 +128,7 @@ def write_board_bundle(path: Path, *, bundle: Bundle, program: Program, bitstrea
         bundle: the model from which the program was compiled; only its embedding is copied, not its other weights.
         program: the compiled program.
         bitstream, hwh: a .bit or .bin file, and the .hwh file of the same build.
+        rtlil_hash: hash of the RTLIL of that build, as build.json has it.
         board: value of --board.
 
     Raises:
@@ -145,7 +151,9 @@ def write_board_bundle(path: Path, *, bundle: Bundle, program: Program, bitstrea
             f"the program was compiled from the bundle {facts.bundle[:16] or 'of no name'}, {bundle.path} is "
             f"{bundle.sha256[:16]}; compile this bundle for the accelerator"
         )
-    check_handoff(read_handoff(hwh), program.config)
+    handoff = read_handoff(hwh)
+    check_handoff(handoff, program.config)
+    _check_rtlil(handoff, rtlil_hash, "build.json")
     _check_model(bundle, facts)
     with new_folder(path, MANIFEST) as folder:
         program_file.save_program(program, folder / PROGRAM)
@@ -157,6 +165,8 @@ def write_board_bundle(path: Path, *, bundle: Bundle, program: Program, bitstrea
             "board": board,
             "config": asdict(program.config),
             "configuration": f"{program.config.hash:016x}",
+            "isa_version": ISA_VERSION,
+            "rtlil_hash": f"{rtlil_hash:016x}",
             "bundle": bundle.sha256,
             "files": listed_files(folder),
         }
@@ -236,7 +246,9 @@ def open_board_bundle(path: Path) -> BoardBundle:
         raise BundleError(f"{error.filename or path}: cannot be read: {error.strerror}; {AGAIN}") from error
     config = _read_config(manifest, content)
     _check_program(path / _PROGRAM_MANIFEST, facts, config, content["bundle"])
-    check_handoff(read_handoff(path / HWH), config)
+    handoff, rtlil_hash = read_handoff(path / HWH), int(content["rtlil_hash"], 16)
+    check_handoff(handoff, config)
+    _check_rtlil(handoff, rtlil_hash, MANIFEST)
     model = Bundle.open(path / MODEL)
     if model.quantization.get("bundle") != content["bundle"] or list(model.tensors) != [facts.embedding]:
         raise BundleError(
@@ -248,6 +260,7 @@ def open_board_bundle(path: Path) -> BoardBundle:
         path=path,
         board=content["board"],
         config=config,
+        rtlil_hash=rtlil_hash,
         bitstream=path / next(name for name in BITSTREAMS if name in files),
         hwh=path / HWH,
         model=model,
@@ -257,7 +270,21 @@ def open_board_bundle(path: Path) -> BoardBundle:
     )
 
 
+def _check_rtlil(handoff: Handoff, rtlil_hash: int, file: str) -> None:
+    """Check that a hand-off file is of the RTLIL that ``file`` names."""
+    if handoff.rtlil_hash != rtlil_hash:
+        raise BundleError(
+            f"{handoff.path}: its RTLIL_HASH is {handoff.rtlil_hash:016x}, rtlil_hash of {file} is {rtlil_hash:016x}: they "
+            "are of two builds; copy all files again, from one"
+        )
+
+
 def _read_config(file: Path, content: Mapping[str, Any]) -> AcceleratorConfig:
+    if content["isa_version"] != ISA_VERSION:
+        raise BundleError(
+            f"{file}: isa_version is {content['isa_version']}, this edgedec's instruction set is {ISA_VERSION}; build the "
+            "bitstream again with this edgedec, or install the one that built it"
+        )
     try:
         config = AcceleratorConfig(**content["config"])
     except (TypeError, UsageError) as error:

@@ -38,7 +38,7 @@ __all__ = [
 
 _CHUNK_BYTES = 1 << 20  # bytes that are hashed at a time
 
-FORMAT, VERSION = "edgedec-board-bundle", 1
+FORMAT, VERSION = "edgedec-board-bundle", 2
 MANIFEST, HWH, PROGRAM, MODEL = "board.json", "accelerator.hwh", "program", "model"
 BITSTREAMS = ("accelerator.bit", "accelerator.bin")
 AGAIN = "copy or make the board bundle again"
@@ -48,11 +48,20 @@ _NEEDED = (
     *(f"{MODEL}/{name}" for name in (MODEL_MANIFEST, WEIGHTS, TOKENIZER)),
 )
 _ALLOWED = {*BITSTREAMS, *_NEEDED, f"{MODEL}/{TEMPLATE}"}
-_KEYS = {"format", "version", "created_by", "board", "config", "configuration", "bundle", "files", "sha256"}
-_KINDS = {"board": str, "config": dict, "configuration": str, "bundle": str, "files": dict}
+_KINDS = {
+    "board": str,
+    "config": dict,
+    "configuration": str,
+    "isa_version": int,
+    "rtlil_hash": str,
+    "bundle": str,
+    "files": dict,
+}
+_KEYS = {"format", "version", "created_by", "sha256", *_KINDS}
 _MAX_BYTES = 1 << 20
 _BOARD = re.compile("[a-z0-9][a-z0-9._-]{0,63}")
 _HASH = re.compile("[0-9a-f]{64}")
+_RTLIL_HASH = re.compile("[0-9a-f]{16}")
 
 
 def is_board_name(text: str) -> bool:
@@ -127,6 +136,8 @@ def read_manifest(file: Path) -> dict[str, Any]:
             raise BundleError(f"{file}: {key} is {reprlib.repr(content[key])}; {AGAIN}")
     if not _BOARD.fullmatch(content["board"]) or not _HASH.fullmatch(content["bundle"]):
         raise BundleError(f"{file}: board or bundle is no name or no hash; {AGAIN}")
+    if not _RTLIL_HASH.fullmatch(content["rtlil_hash"]):
+        raise BundleError(f"{file}: rtlil_hash is {reprlib.repr(content['rtlil_hash'])}; {AGAIN}")
     return content
 
 

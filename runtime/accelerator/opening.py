@@ -15,7 +15,9 @@ from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.config import configuration_text
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress
+from edgedec.runtime.accelerator.board_manifest import MANIFEST
 from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.driver.identity import Gateware
 from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.runtime.driver.recording_file import check_recording
 
@@ -23,7 +25,7 @@ from edgedec.runtime.driver.recording_file import check_recording
 _SETTABLE: Mapping[str, Callable[[str], float]] = {"baud": int, "patience_s": float}
 _OPTION = re.compile(rf",({'|'.join(_SETTABLE)})=([^,]*)$")
 
-__all__ = ["bandwidth", "check_device", "memory_model", "open_device"]
+__all__ = ["bandwidth", "check_device", "gateware", "memory_model", "open_device"]
 
 
 def memory_model(options: AcceleratorOptions) -> str:
@@ -71,6 +73,14 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
             "leave taps out, or use --device interpreter"
         )
     return known
+
+
+def gateware(device: str, options: AcceleratorOptions) -> Gateware | None:
+    """Return what a device must have been built from: what the board bundle says, if the device gets its bitstream."""
+    bundle = options.board_bundle
+    if bundle is None or "bitstream" not in device_options(device.partition(":")[0]):
+        return None  # a simulation's RTL is this edgedec's, and not the bundle's
+    return Gateware(rtlil_hash=bundle.rtlil_hash, file=bundle.path / MANIFEST, bitstream=bundle.bitstream)
 
 
 def _split(text: str, known: Sequence[str]) -> tuple[str, dict[str, float]]:

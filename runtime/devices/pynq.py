@@ -226,7 +226,7 @@ def open_device(
     board = _board(pynq, board)
     lock = DeviceLock(f"pynq-{board.tag}", folder=lock_folder)
     try:
-        return _load(pynq, board, lock, bitstream.resolve(), handoff, config, clock, meminfo)
+        return _load(pynq, board, lock, bitstream.resolve(), handoff, clock, meminfo)
     except BaseException:
         lock.release()
         raise
@@ -238,7 +238,6 @@ def _load(
     lock: DeviceLock,
     bitstream: Path,
     handoff: Handoff,
-    config: AcceleratorConfig,
     clock: WaitClock,
     meminfo: Path,
 ) -> PynqDevice:
@@ -261,7 +260,7 @@ def _load(
             "another .hwh of this bitstream; run pynq.PL.reset() once"
         )
     registers = _Registers(ip.mmio, handoff.size_bytes)
-    _check_loaded(registers, bitstream, config)
+    _check_loaded(registers, bitstream, handoff)
     registers.settle(clock)  # before it gets any memory
     _set_ports(pynq, board, handoff)
     waiter = Waiter(registers.is_high, ip.accelerator_interrupt, loop, clock)
@@ -309,19 +308,27 @@ def _settle_last(pynq: Any, board: Any, lock: DeviceLock, clock: WaitClock) -> N
             registers.settle(clock)
 
 
-def _check_loaded(registers: _Registers, bitstream: Path, config: AcceleratorConfig) -> None:
+def _check_loaded(registers: _Registers, bitstream: Path, handoff: Handoff) -> None:
+    """Compare the registers with the hand-off file."""
     if not registers.is_accelerator():
         identity, version = registers.read(_OFFSETS["identity"]), registers.read(_OFFSETS["version"])
         raise DeviceError(
             f"after loading {bitstream}, its registers read {identity:#x} and {version:#x}: no accelerator of this "
             "edgedec; build the bitstream with this version"
         )
-    low, high = (registers.read(_OFFSETS["configuration_hash"] + 4 * word) for word in range(2))
-    if high << 32 | low != config.hash:
-        raise DeviceError(
-            f"{bitstream} holds configuration {high << 32 | low:016x}, its .hwh says {config.hash:016x}: they are of two "
-            "builds; copy both again, from one"
-        )
+    version = registers.read(_OFFSETS["isa_version"])
+    if version != handoff.isa_version:
+        raise _two_builds(bitstream, handoff, f"isa_version {version}", f"{handoff.isa_version}")
+    for name, expected in (("configuration_hash", handoff.configuration_hash), ("rtlil_hash", handoff.rtlil_hash)):
+        low, high = (registers.read(_OFFSETS[name] + 4 * word) for word in range(2))
+        if high << 32 | low != expected:
+            raise _two_builds(bitstream, handoff, f"{name} {high << 32 | low:016x}", f"{expected:016x}")
+
+
+def _two_builds(bitstream: Path, handoff: Handoff, found: str, expected: str) -> DeviceError:
+    return DeviceError(
+        f"{bitstream} holds {found}, {handoff.path} says {expected}: they are of two builds; copy both again, from one"
+    )
 
 
 def _set_ports(pynq: Any, board: Any, handoff: Handoff) -> None:

@@ -14,17 +14,18 @@ from edgedec.graph.capacity import reach
 from edgedec.hw.compiler.host import ProgramHost, Results
 from edgedec.hw.compiler.program import Program, result_bytes
 from edgedec.hw.config import ADDRESS_BITS
-from edgedec.hw.isa.instructions import Opcode
-from edgedec.hw.isa.registers import COUNTS, ERROR_CAUSES, REGISTER_MAP, Cause
+from edgedec.hw.isa.registers import COUNTS, ERROR_CAUSES, Cause
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.reference.integer_profile.taps import TappedRows
 from edgedec.reference.integer_profile.values import Logits
+from edgedec.runtime.driver.identity import Gateware, check_identity
+from edgedec.runtime.driver.limits import patience_cycles, watchdog_cycles
 from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions
 from edgedec.runtime.driver.registers import Registers
 from edgedec.runtime.driver.report import PassReport, issued
 from edgedec.schemes import EmbeddingWeight
 
-__all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver", "patience_cycles"]
+__all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver"]
 
 NO_LOGITS, BEST, WHOLE_ROWS = 0, 1, 2  # values of the field logits of the register pass_parameters
 _LOG = logging.getLogger(__name__)
@@ -33,9 +34,6 @@ _POLL_CYCLES = 64  # cycles between two reads of the status during a reset
 # Device time between two reads of the registers while the driver waits for the interrupt: the first and the longest, in
 # seconds. Each is twice the previous one, so that a lost interrupt costs at most the duration of the pass, and one second.
 _FIRST_SLICE_S, _LONGEST_SLICE_S = 0.01, 1.0
-# Cycles for each beat that a pass reads, and for each instruction, after which the pass counts as lost. That is ten times
-# the cycles that the slowest simulated memory and the smallest simulated configuration need.
-_PATIENCE_PER_BEAT, _PATIENCE_PER_INSTRUCTION = 64, 20_000
 
 I32 = NDArray[np.int32]
 
@@ -56,15 +54,22 @@ class Driver:
         program: the compiled program.
         embedding: the embedding table with which the program was compiled.
         max_cycles: cycles after which a pass has failed. None: many times the cycles of its beats and instructions.
+        gateware: RTL that the device must have; None: any accelerator of the program's configuration is taken.
 
     Raises:
-        DeviceError: the device is not an edgedec accelerator, its register map or configuration is not that of the program,
-            or its memory is too small.
+        DeviceError: the device is not an edgedec accelerator; its register map, instruction set, configuration or RTLIL is
+            not that of the program or of ``gateware``; or its memory is too small.
         UsageError: an instruction addresses memory outside its buffer, or the embedding has another shape.
     """
 
     def __init__(
-        self, device: Device, program: Program, embedding: EmbeddingWeight, *, max_cycles: int | None = None
+        self,
+        device: Device,
+        program: Program,
+        embedding: EmbeddingWeight,
+        *,
+        max_cycles: int | None = None,
+        gateware: Gateware | None = None,
     ) -> None:
         self.device, self.program, self.registers = device, program, Registers(device)
         self.host = ProgramHost(program, embedding)
@@ -79,7 +84,7 @@ class Driver:
         stray = program.astray()
         if stray is not None:
             raise UsageError(f"instruction {self._name(stray)} leaves its buffer; compile the program again")
-        self._identify()
+        check_identity(self.registers, program, gateware)
         self.reset()  # the previous user may have ended in the middle of a pass
         self.regions: dict[str, Region] = dict(regions(device, program))
         try:
@@ -115,24 +120,8 @@ class Driver:
         while self.regions:
             self.regions.popitem()[1].close()
 
-    def _identify(self) -> None:
-        for name in ("identity", "version"):
-            value, expected = self.registers.read(name), REGISTER_MAP[name].reset
-            if value != expected:
-                raise DeviceError(
-                    f"register {name} reads {value:#x}, not {expected:#x}: no accelerator of this edgedec; load its "
-                    "bitstream"
-                )
-        configuration = self.registers.read("configuration_hash")
-        if configuration != self.program.config.hash:
-            taps = ", ".join(tap.name for tap in self.program.host.taps)
-            raise DeviceError(
-                f"the accelerator was generated from configuration {configuration:016x}, the program is for "
-                f"{self.program.config.hash:016x}; compile the model for this accelerator{' without ' * bool(taps)}{taps}"
-            )
-
     def load(self) -> None:
-        """Write program, image and addresses to the device. It may be called again; committed positions are kept."""
+        """Write program, image, addresses and the watchdog's limit. It may be called again; committed positions are kept."""
         program, write = self.program, self.registers.write
         self._recover()
         self._region("program").put(np.frombuffer(program.code, np.uint8))
@@ -140,6 +129,7 @@ class Driver:
         for name, register in ADDRESS_REGISTERS.items():
             write(register, self._region(name).address)
         write("program_bytes", len(program.code))
+        write("watchdog_limit", watchdog_cycles(program))
         self.registers.write_fields("interrupt_enable", done=1, error=1, committed=1)
 
     def forward(
@@ -426,12 +416,3 @@ class Driver:
         if not 0 <= number < len(self.program.instructions):
             return str(number)
         return f"{number} ({self.program.instructions[number].opcode.name} {self.program.names[number]})"
-
-
-def patience_cycles(program: Program) -> int:
-    """Return the number of cycles after which a pass over a full cache counts as lost."""
-    config = program.config
-    run = config.kv_layout.beats(config.context)
-    read = sum(item["beats"] for item in program.instructions if item.opcode == Opcode.READ)
-    cached = sum(2 * item["heads"] * run for item in program.instructions if item.opcode == Opcode.CACHE)
-    return _PATIENCE_PER_BEAT * (read + cached) + _PATIENCE_PER_INSTRUCTION * len(program.instructions)

@@ -29,13 +29,14 @@ from edgedec.runtime.accelerator.model import (
     keeps_windows,
     prepare_model,
 )
-from edgedec.runtime.accelerator.opening import bandwidth, check_device, memory_model, open_device
+from edgedec.runtime.accelerator.opening import bandwidth, check_device, gateware, memory_model, open_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
 from edgedec.runtime.accelerator.taps import check_open, check_taps, host_bytes, tapped_rows
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.facts import DeviceFacts
+from edgedec.runtime.driver.identity import Gateware
 from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.model_graph import embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
@@ -130,6 +131,7 @@ class ProgramTarget:
         board: name of the board, for ``facts``.
         memory: name of a simulated device's memory model, for ``facts``.
         bandwidth: bytes per second of the memory, for ``cost_model``; None: no limit.
+        gateware: RTL that the device must have, if that is known.
 
     Raises:
         UsageError: the limits exceed those of the accelerator.
@@ -148,6 +150,7 @@ class ProgramTarget:
         board: str = "",
         memory: str = "",
         bandwidth: float | None = None,
+        gateware: Gateware | None = None,
     ) -> None:
         self.bundle, self.device, self.program, self.limits = bundle, device, model.program, limits
         config = model.program.config
@@ -156,7 +159,7 @@ class ProgramTarget:
                 f"the accelerator has {config.slots} slots and {config.context} positions, not {limits.nodes} and "
                 f"{limits.positions}; lower --tree-nodes or --ctx-size"
             )
-        self.driver = Driver(device, model.program, model.embedding)
+        self.driver = Driver(device, model.program, model.embedding, gateware=gateware)
         self.counters = Counters()
         self._cost = CycleCost(model.program, bandwidth)
         self.cost_model: CostModel | None = self._cost
@@ -378,6 +381,7 @@ class _Module:
                 board=find_board(self.options.board_name).name,
                 memory="" if self.options.built else memory_model(self.options),
                 bandwidth=bandwidth(self.options),
+                gateware=gateware(request.device, self.options),
             )
         except BaseException:
             opened.close()

@@ -56,18 +56,24 @@ class InterpreterBuffer:
 
 
 class InterpreterDevice:
-    """A device of edgedec.device. A pass runs within ``wait``, and takes one cycle for each beat that it reads."""
+    """A device of edgedec.device. A pass runs within ``wait``, and takes one cycle for each beat that it reads.
+
+    Members:
+        stalled: while it is True, memory does not answer, so that a pass never ends but by its watchdog or a reset.
+    """
 
     name = "interpreter"
     kind: Kind = "simulated"
 
-    def __init__(self, config: AcceleratorConfig) -> None:
+    def __init__(self, config: AcceleratorConfig, rtlil_hash: int = 0) -> None:
         self.clock_hz = config.clock_hz
+        self.stalled = False
         self._memories: list[DeviceBuffer] = []
         self._free = _FIRST_ADDRESS
         self._runner = Runner(config, self._memories)
         self._registers = RegisterFile(REGISTER_MAP, self._pulsed)
         self._registers["configuration_hash"] = config.hash
+        self._registers["rtlil_hash"] = rtlil_hash
         self._request: PassRequest | None = None  # running pass or commit
         self._cycles = 0  # cycles that the request has had in ``wait``
         self._counted = dict.fromkeys(COUNTS, 0)
@@ -95,10 +101,15 @@ class InterpreterDevice:
         self._check_open()
         if self._request is not None and not self._interrupt:
             self._cycles += math.ceil(timeout_s * self.clock_hz)
-            outcome = self._runner.outcome(self._request, self._cycles)
+            outcome = self._watched() if self.stalled else self._runner.outcome(self._request, self._cycles)
             if outcome is not None:
                 self._end(self._request, outcome)
         return self._interrupt
+
+    def _watched(self) -> PassOutcome | None:
+        """Return what the watchdog makes of a pass whose memory does not answer."""
+        limit = self._registers["watchdog_limit"]
+        return PassOutcome(cause=Cause.WATCHDOG) if 0 < limit < self._cycles else None
 
     def close(self) -> None:
         self._closed = True
@@ -160,6 +171,10 @@ def _bit(register: str, field: str) -> int:
     return next(1 << lsb for member, lsb in REGISTER_MAP[register].positions() if member.name == field)
 
 
-def open_device(config: AcceleratorConfig) -> InterpreterDevice:
-    """Return an accelerator of ``config`` in its state after power-up."""
-    return InterpreterDevice(config)
+def open_device(config: AcceleratorConfig, *, rtlil_hash: int = 0) -> InterpreterDevice:
+    """Return an accelerator of ``config`` in its state after power-up.
+
+    Args:
+        rtlil_hash: value of the register of this name, for an interpreter in the place of a board; 0: it has no RTL.
+    """
+    return InterpreterDevice(config, rtlil_hash)

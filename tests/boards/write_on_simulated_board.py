@@ -21,6 +21,7 @@ def put_simulated_board() -> str:
     import pynq
 
     from edgedec.device import open_device
+    from edgedec.hw.handoff.read import read_handoff
     from edgedec.runtime.devices import pynq as device
     from edgedec.sim.boards.pynq_board import SimulatedBoard
 
@@ -28,7 +29,8 @@ def put_simulated_board() -> str:
 
     @functools.wraps(original)
     def open_simulated(config: Any, *, bitstream: Path, **_: Any) -> Any:
-        board = SimulatedBoard(open_device("interpreter", config))
+        rtlil_hash = read_handoff(bitstream.with_suffix(".hwh")).rtlil_hash
+        board = SimulatedBoard(open_device("interpreter", config, rtlil_hash=rtlil_hash))
         folder = Path(tempfile.mkdtemp())
         (folder / "meminfo").write_text("MemTotal: 4000000 kB\nCmaTotal: 1048576 kB\nCmaFree: 65536 kB\n")
         return original(

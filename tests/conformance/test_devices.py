@@ -19,13 +19,16 @@ import pytest
 from edgedec.device import Device, device_names, device_taps, open_device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.graph.ops import Embed
+from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.program import Program, compile_model
-from edgedec.hw.isa.instructions import Opcode
+from edgedec.hw.isa.instructions import ISA_VERSION, Opcode
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.reference.integer_profile.model import Sequence
 from edgedec.reference.integer_profile.taps import TapRecorder
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.identity import Gateware
+from edgedec.runtime.driver.limits import watchdog_cycles
 from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
@@ -48,7 +51,33 @@ BOARD = pytest.mark.skipif(
 DEVICES = ["interpreter", "recorded", "uart", pytest.param("pynq", marks=BOARD), pytest.param("sim", marks=NIGHTLY)]
 MODEL = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
 
-Open = Callable[[], Device]
+
+class Opener:
+    """Open devices of one name, and stall their memory.
+
+    Members:
+        inside: the device that does the work, by the ``id`` of the opened one.
+    """
+
+    def __init__(self, open_one: Callable[[], tuple[Device, Any]]) -> None:
+        self._open_one, self.inside = open_one, dict[int, Any]()
+
+    def __call__(self) -> Device:
+        device, inside = self._open_one()
+        self.inside[id(device)] = inside
+        return device
+
+    def stall(self, device: Device, cycles: int) -> None:
+        """Let memory answer nothing from now on: for ``cycles`` cycles in the RTL, until ``mend`` elsewhere."""
+        inside = self.inside[id(device)]
+        if hasattr(inside, "simulation"):
+            for port in range(inside.simulation.ports):
+                inside.simulation.inject_stall(port, first_cycle=inside.simulation.cycles + 50, cycles=cycles)
+        else:
+            inside.stalled = True
+
+    def mend(self, device: Device) -> None:
+        self.inside[id(device)].stalled = False
 
 
 @cache
@@ -63,26 +92,32 @@ def embedding() -> Any:
 
 
 @pytest.fixture(params=DEVICES)
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Return a function that opens devices of one name."""
     devices: list[Device] = []
     lines: list[PseudoTerminal] = []
 
-    def one_more() -> Device:
+    def one_more() -> tuple[Device, Any]:
+        inside: Any = None
         if request.param == "recorded":
             path = tmp_path / f"session{len(devices)}"
-            devices.append(RecordingDevice(open_device("interpreter", CONFIG), path))
+            inside = open_device("interpreter", CONFIG)
+            devices.append(RecordingDevice(inside, path))
         elif request.param == "pynq":
-            devices.append(open_on(simulated_board(CONFIG), CONFIG, tmp_path))
+            board = simulated_board(CONFIG)
+            inside = board.accelerator
+            devices.append(open_on(board, CONFIG, tmp_path))
         elif request.param == "uart":
-            server = LinkServer(open_device("interpreter", CONFIG), memory_bytes=1 << 18, granule=CONFIG.port_bytes)
+            inside = open_device("interpreter", CONFIG)
+            server = LinkServer(inside, memory_bytes=1 << 18, granule=CONFIG.port_bytes)
             lines.append(PseudoTerminal(server.take))
             devices.append(open_device("uart", CONFIG, port=lines[-1].path))
         else:
-            devices.append(open_device(request.param, CONFIG, **OPTIONS[request.param]))
-        return devices[-1]
+            inside = open_device(request.param, CONFIG, **OPTIONS[request.param])
+            devices.append(inside)
+        return devices[-1], inside
 
-    yield one_more
+    yield Opener(one_more)
     for device in devices:
         device.close()
     for line in lines:
@@ -91,7 +126,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
 
 @pytest.fixture
-def device(opened: Open) -> Device:
+def device(opened: Opener) -> Device:
     return opened()
 
 
@@ -389,6 +424,25 @@ def test_a_pass_that_takes_too_long_is_an_error(started: Driver) -> None:
     recovers(started)
 
 
+def test_the_watchdog_is_set_from_the_cycles_of_the_program(driver: Driver) -> None:
+    """Compare with the cycles of the longest pass: the limit is far above them, and far below the host's patience."""
+    longest = cycles(program(), slots=CONFIG.slots, committed=CONFIG.context - CONFIG.slots).cycles
+    limit = driver.registers.read("watchdog_limit")
+    assert limit == watchdog_cycles(program())
+    assert 10 * longest < limit < driver.max_cycles
+
+
+def test_a_memory_that_stops_answering_ends_the_pass_by_the_watchdog(opened: Opener) -> None:
+    """Stall it in mid-pass: the error names the watchdog, and after a reset the next pass is right."""
+    device = opened()
+    with Driver(device, program(), embedding()) as driver:
+        Both(driver).add([7, 14, 21, 28])
+        opened.stall(device, driver.registers.read("watchdog_limit") + 5000)
+        given_up(driver, r"gave up in instruction \d+ \(.*: the watchdog expired.*; reset it")
+        opened.mend(device)
+        recovers(driver)
+
+
 def test_an_interrupted_wait_can_be_repeated(started: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Press Ctrl-C in the middle of a pass: it can be waited for again, or given up; a commit never keeps rows twice."""
     wait, ids = started.device.wait, np.array([9, 10], np.int32)
@@ -427,6 +481,33 @@ def test_a_device_of_another_configuration_is_refused(device: Device) -> None:
         Driver(device, different, embedding())
 
 
+def test_a_device_of_another_instruction_set_is_refused(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change the one register as a bitstream of an earlier edgedec would have it; nothing else is written or allocated."""
+    shown, offset = device.read_register, REGISTER_MAP["isa_version"].offset
+    assert shown(offset) == ISA_VERSION
+    monkeypatch.setattr(device, "read_register", lambda at: ISA_VERSION - 1 if at == offset else shown(at))
+    monkeypatch.setattr(device, "write_register", lambda *_: pytest.fail("something was written to what is not known"))
+    with pytest.raises(
+        DeviceError,
+        match=rf"isa_version reads {ISA_VERSION - 1}, the program is of version {ISA_VERSION} .* build the bitstream",
+    ):
+        Driver(device, program(), embedding())
+
+
+def test_a_device_of_other_rtl_is_refused(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare with what a board bundle says; without one, or with the device's own hash, it is taken."""
+    low, high = (device.read_register(REGISTER_MAP["rtlil_hash"].offset + at) for at in (0, 4))
+    found = low | high << 32
+    same = Gateware(rtlil_hash=found, file=Path("b.board/board.json"), bitstream=Path("b.board/accelerator.bit"))
+    Driver(device, program(), embedding(), gateware=same).close()
+    monkeypatch.setattr(device, "write_register", lambda *_: pytest.fail("something was written to what is not known"))
+    with pytest.raises(
+        DeviceError,
+        match=rf"rtlil_hash reads {found:016x}, b.board/board.json says {found ^ 1:016x}: .* load b.board/accelerator.bit",
+    ):
+        Driver(device, program(), embedding(), gateware=replace(same, rtlil_hash=found ^ 1))
+
+
 def test_a_device_left_in_the_middle_of_a_pass_is_usable(device: Device) -> None:
     first = Driver(device, program(), embedding())
     first.submit(np.array([1, 2, 3], np.int32))
@@ -435,7 +516,7 @@ def test_a_device_left_in_the_middle_of_a_pass_is_usable(device: Device) -> None
         Both(second).add([7, 14])
 
 
-def test_two_open_devices_are_independent(opened: Open) -> None:
+def test_two_open_devices_are_independent(opened: Opener) -> None:
     """Use their memories and registers in turns."""
     pair = [Both(Driver(opened(), program(), embedding())) for _ in range(2)]
     for ids in ([1, 2, 3], [4]):
@@ -443,7 +524,7 @@ def test_two_open_devices_are_independent(opened: Open) -> None:
             pair_member.add([id_ + 20 * number for id_ in ids])
 
 
-def test_a_closed_device_refuses_work_and_may_be_closed_twice(opened: Open) -> None:
+def test_a_closed_device_refuses_work_and_may_be_closed_twice(opened: Opener) -> None:
     device = opened()
     driver = Driver(device, program(), embedding())
     driver.close()
@@ -463,5 +544,5 @@ def test_a_closed_device_refuses_work_and_may_be_closed_twice(opened: Open) -> N
 def test_an_unknown_name_or_option_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no device 'board'; known: interpreter, .*sim"):
         open_device("board", CONFIG)
-    with pytest.raises(UsageError, match="device interpreter has no option 'memory'; it has none"):
+    with pytest.raises(UsageError, match="device interpreter has no option 'memory'; it has rtlil_hash"):
         open_device("interpreter", CONFIG, memory="ddr")

@@ -16,7 +16,7 @@ from typing import Any
 
 from edgedec.board import FAMILIES, RESOURCES, Board
 from edgedec.boards.flows.ecp5.tops import beside, find_top, part_of
-from edgedec.boards.flows.interface import BoardDesign
+from edgedec.boards.flows.interface import BoardDesign, Written
 from edgedec.errors import ToolError, UnsupportedError, UsageError
 from edgedec.host.install_hint import install_extra
 from edgedec.hw.blocks.resources import total
@@ -110,7 +110,7 @@ def command(folder: Path, seed: int = 1) -> str:
     return f"cd {shlex.quote(str(folder))} && python3 build.py{'' if seed == 1 else f' --seed {seed}'}"
 
 
-def write_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
+def write_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Written:
     """Deterministic. Needs ``folder``/program, whose hash is in the key that a run's results have to bear.
 
     Raises:
@@ -119,7 +119,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     tools = {**check_yosys(), "amaranth-boards": _boards_version()}
     for name in ("rtl", "synthesis", "constraints"):
         (folder / name).mkdir()
-    clocks = _write_hardware(design, folder, within(progress, 0, 98))
+    clocks, rtlil_hash = _write_hardware(design, folder, within(progress, 0, 98))
     progress("project", 98, 100)
     (folder / "synthesis/system.ys").write_text(SYSTEM_SCRIPT, "utf-8")
     (folder / "synthesis/top.ys").write_text(_TOP, "utf-8")
@@ -137,7 +137,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
     (folder / "README.md").write_text(_readme(design), "utf-8")
     progress("project", 100, 100)
-    return tools
+    return Written(tools=tools, rtlil_hash=rtlil_hash)
 
 
 def accelerator_of(config: AcceleratorConfig) -> Any:
@@ -153,21 +153,21 @@ def _boards_version() -> str:
     return version("amaranth-boards")
 
 
-def _write_hardware(design: BoardDesign, folder: Path, progress: Progress) -> Mapping[str, float]:
-    """System and top as RTLIL, and the constraints; gives the clocks, Hz."""
+def _write_hardware(design: BoardDesign, folder: Path, progress: Progress) -> tuple[Mapping[str, float], int]:
+    """System and top as RTLIL, and the constraints; gives the clocks, Hz, and the hash of the system's RTLIL."""
     from edgedec.hw.emit.rtlil import to_rtlil
+    from edgedec.hw.emit.stamping import read_stamp
 
     board, module = design.board, find_top(design.board)
     top = module.TOP(design.config, accelerator_of(design.config), baud=board.baud, module=SYSTEM)
-    (folder / "rtl/accelerator_system.il").write_text(
-        to_rtlil(top.system, name=SYSTEM, platform=FAMILIES[board.family], progress=progress), "utf-8"
-    )
+    text = to_rtlil(top.system, name=SYSTEM, platform=FAMILIES[board.family], progress=progress)
+    (folder / "rtl/accelerator_system.il").write_text(text, "utf-8")
     platform = module.platform(part_of(board).device)
     made = platform.prepare(top, name="top", emit_src=False).files
     for name, target in (("top.il", "rtl/board.il"), ("top.lpf", "constraints/board.lpf")):
         data = made[name]
         (folder / target).write_bytes(data.encode("utf-8") if isinstance(data, str) else data)
-    return dict(zip(top.domains, module.clocks(design.config).output_hz, strict=True))
+    return dict(zip(top.domains, module.clocks(design.config).output_hz, strict=True)), read_stamp(text)
 
 
 def _key(folder: Path) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from edgedec.board import FAMILIES, RESOURCES, Board
-from edgedec.boards.flows.interface import BoardDesign
+from edgedec.boards.flows.interface import BoardDesign, Written
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import total
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
@@ -143,7 +142,7 @@ def command(folder: Path, seed: int = 1) -> str:
     return f"cd {shlex.quote(str(folder))} && python3 build.py{'' if seed == 1 else f' --seed {seed}'}"
 
 
-def write_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
+def write_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Written:
     """Deterministic. Needs ``folder``/program, whose hash is in the key that a run's results have to bear.
 
     Raises:
@@ -152,7 +151,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     tools = check_yosys()
     for name in ("rtl", "synthesis", "constraints", "handoff"):
         (folder / name).mkdir()
-    _write_hardware(design, folder, within(progress, 0, 98))
+    rtlil_hash = _write_hardware(design, folder, within(progress, 0, 98))
     progress("project", 98, 100)
     (folder / "synthesis/top.ys").write_text(SYNTHESIS, "utf-8")
     (folder / "constraints/board.xdc").write_text(_XDC, "utf-8")
@@ -160,7 +159,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     for target, source in _SCRIPTS.items():
         (folder / target).write_text(sources.joinpath(source).read_text("utf-8"), "utf-8")
     board, config = design.board, design.config
-    write_hwh(config, folder / HANDOFF, family=board.family, part=board.part, whole=True)
+    write_hwh(config, folder / HANDOFF, family=board.family, part=board.part, rtlil_hash=rtlil_hash, whole=True)
     settings = {
         "key": _key(folder),
         "name": board.name,
@@ -172,7 +171,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
     (folder / "README.md").write_text(_readme(design), "utf-8")
     progress("project", 100, 100)
-    return tools
+    return Written(tools=tools, rtlil_hash=rtlil_hash)
 
 
 def accelerator_of(config: AcceleratorConfig) -> Any:
@@ -182,14 +181,16 @@ def accelerator_of(config: AcceleratorConfig) -> Any:
     return Accelerator(config)
 
 
-def _write_hardware(design: BoardDesign, folder: Path, progress: Progress) -> None:
-    """Write the top with everything in it as RTLIL."""
+def _write_hardware(design: BoardDesign, folder: Path, progress: Progress) -> int:
+    """Write the top with everything in it as RTLIL, and return its hash."""
     from edgedec.boards.flows.openxc7.top import ZynqTop
     from edgedec.hw.emit.rtlil import to_rtlil
+    from edgedec.hw.emit.stamping import read_stamp
 
     top = ZynqTop(design.config, accelerator_of(design.config))
     text = to_rtlil(top, name="top", platform=FAMILIES[design.board.family], progress=progress)
     (folder / "rtl/top.il").write_text(text, "utf-8")
+    return read_stamp(text)
 
 
 def _key(folder: Path) -> str:

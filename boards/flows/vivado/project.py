@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgedec.board import FAMILIES as DEVICE_FAMILIES
 from edgedec.board import Board
-from edgedec.boards.flows.interface import BoardDesign
+from edgedec.boards.flows.interface import BoardDesign, Written
 from edgedec.boards.flows.vivado.tool import MINIMUM
 from edgedec.boards.flows.vivado.wrapper import CORE, wrapper_verilog
 from edgedec.errors import UsageError
@@ -90,7 +90,7 @@ def settings(design: BoardDesign, key: str) -> Mapping[str, str]:
     }
 
 
-def write_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
+def write_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Written:
     """Deterministic. Needs ``folder``/program, whose hash binds what a run is resumed with.
 
     Raises:
@@ -99,12 +99,12 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     tools = check_yosys()
     for name in ("rtl", "ip", "constraints", "simulated"):
         (folder / name).mkdir()
-    verilog = accelerator_verilog(
+    verilog, rtlil_hash = accelerator_verilog(
         design.config, name=CORE, platform=DEVICE_FAMILIES[design.board.family], progress=within(progress, 0, 98)
     )
     (folder / "rtl/accelerator_core.v").write_text(verilog, "utf-8")
     progress("project", 98, 100)
-    (folder / "rtl/accelerator.v").write_text(wrapper_verilog(design.config), "utf-8")
+    (folder / "rtl/accelerator.v").write_text(wrapper_verilog(design.config, rtlil_hash), "utf-8")
     (folder / "constraints/board.xdc").write_text(_XDC, "utf-8")
     sources = files("edgedec.boards.flows.vivado").joinpath("tcl")
     for source, target in {**_TCL, _SYSTEMS[design.board.family]: "processing_system.tcl"}.items():
@@ -115,10 +115,11 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
         folder / "simulated/accelerator.hwh",
         family=design.board.family,
         part=design.board.part,
+        rtlil_hash=rtlil_hash,
     )
     (folder / "README.md").write_text(_readme(design, folder), "utf-8")
     progress("project", 100, 100)
-    return tools
+    return Written(tools=tools, rtlil_hash=rtlil_hash)
 
 
 def settings_tcl(values: Mapping[str, str]) -> str:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.isa.ip_core import CLOCK, HASH_PARAMETER, INTERRUPT, REGISTERS, RESET, memory_interface
+from edgedec.hw.isa.instructions import ISA_VERSION
+from edgedec.hw.isa.ip_core import (
+    CLOCK,
+    HASH_PARAMETER,
+    INTERRUPT,
+    ISA_PARAMETER,
+    REGISTERS,
+    RESET,
+    RTLIL_PARAMETER,
+    memory_interface,
+)
 
 __all__ = ["CORE", "TOP", "wrapper_verilog"]
 
@@ -16,8 +26,10 @@ _AXI = "xilinx.com:interface:aximm:1.0"
 _Signal = tuple[str, str, int]  # name, direction of ours, bits
 
 
-def wrapper_verilog(config: AcceleratorConfig) -> str:
+def wrapper_verilog(config: AcceleratorConfig, rtlil_hash: int) -> str:
     """Module ``TOP`` around module ``CORE``. The first read port and the write port are one bus; reset is active low.
+
+    The parameters are only there to be read in the hand-off file. ``rtlil_hash`` is that of the core.
 
     Source: AMD UG994, "Using the signal interface attributes": X_INTERFACE_INFO and X_INTERFACE_PARAMETER.
     """
@@ -47,7 +59,9 @@ def wrapper_verilog(config: AcceleratorConfig) -> str:
             f"// edgedec: accelerator of configuration {config.hash:016x}. Not run in Vivado.",
             "`default_nettype none",
             f"module {TOP} #(",
-            f"    parameter [63:0] {HASH_PARAMETER} = 64'h{config.hash:016x}, // only to be read in the hand-off file",
+            f"    parameter [63:0] {HASH_PARAMETER} = 64'h{config.hash:016x},",
+            f"    parameter integer {ISA_PARAMETER} = {ISA_VERSION},",
+            f"    parameter [63:0] {RTLIL_PARAMETER} = 64'h{rtlil_hash:016x},",
             f"    parameter integer PORTS = {config.ports}",
             ") (",
             ",\n".join(ports),

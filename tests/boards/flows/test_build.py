@@ -22,7 +22,9 @@ from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import load_program
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.handoff.read import read_handoff
 from edgedec.hw.handoff.write import write_hwh
+from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.plugins import load, names
 from tests.boards.flows.support.bench_interrupted_build import interrupt_build
 from tests.boards.flows.vivado.support import fake_vivado, make_reports
@@ -51,7 +53,7 @@ def output(tmp_path: Path) -> Path:
 
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: AcceleratorConfig, **options: str) -> Path:
     """Install a Vivado whose builds succeed."""
-    write_hwh(config, tmp_path / "made.hwh", family="zynq-ultrascale+")
+    write_hwh(config, tmp_path / "made.hwh", family="zynq-ultrascale+", rtlil_hash=fake_vivado.RTLIL_HASH)
     reports = make_reports.write_reports(tmp_path / "reports", wns=options.pop("wns", "0.123"))
     environment = {"hwh": str(tmp_path / "made.hwh"), "reports": str(reports), **options}
     return fake_vivado.fake_vivado(tmp_path / "bin", monkeypatch, **environment)
@@ -85,6 +87,11 @@ def test_every_file_is_written(program: Program, output: Path, tmp_path: Path) -
         "simulated/accelerator.hwh",
     }
     assert load_program(output / "program").config == program.config
+    manifest = json.loads((output / "build.json").read_text())
+    assert (manifest["isa_version"], manifest["rtlil_hash"]) == (ISA_VERSION, f"{fake_vivado.RTLIL_HASH:016x}")
+    handoff = read_handoff(output / "simulated/accelerator.hwh")
+    assert (handoff.isa_version, handoff.rtlil_hash) == (ISA_VERSION, result.rtlil_hash)
+    assert f"RTLIL_HASH = 64'h{result.rtlil_hash:016x}," in (output / "rtl/accelerator.v").read_text()
     report = json.loads((output / "report.json").read_text())
     assert report == result.report
     assert (report["state"], report["label"]) == ("written", "not run in Vivado")

@@ -86,7 +86,8 @@ def test_a_build_makes_a_board_bundle_if_timing_is_met(
     """Build with a fake Vivado, which returns the hand-off file and the reports that it is given."""
     assert edgedec(*words(source), "--no-build").code == 0
     config = load_program(Path("a build/program")).config
-    write_hwh(config, tmp_path / "made.hwh", family="zynq-ultrascale+", part="by Vivado")
+    rtlil_hash = fake_vivado.RTLIL_HASH
+    write_hwh(config, tmp_path / "made.hwh", family="zynq-ultrascale+", part="by Vivado", rtlil_hash=rtlil_hash)
     reports = make_reports.write_reports(tmp_path / "reports", wns=wns)
     fake_vivado.fake_vivado(tmp_path / "bin", monkeypatch, hwh=str(tmp_path / "made.hwh"), reports=str(reports))
     outcome = edgedec(*words(source))
@@ -99,7 +100,7 @@ def test_a_build_makes_a_board_bundle_if_timing_is_met(
         assert not folder.exists()
         return
     bundle = open_board_bundle(folder)
-    assert (bundle.board, bundle.config) == ("kv260", config)
+    assert (bundle.board, bundle.config, bundle.rtlil_hash) == ("kv260", config, rtlil_hash)
     assert bundle.hwh.read_bytes() == (tmp_path / "made.hwh").read_bytes()
     assert f"board bundle: {folder.absolute()}" in outcome.stdout
     before = bundle.sha256

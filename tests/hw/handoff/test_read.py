@@ -16,6 +16,7 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import check_handoff, read_handoff
 from edgedec.hw.handoff.write import FAMILIES, write_hwh
+from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.hw.isa.registers import REGISTER_MAP
 from tests.sim.support.make_small_top import CONFIG
 
@@ -75,17 +76,17 @@ BOMB = (
 DAMAGES: dict[str, tuple[Callable[[str], str], str]] = {
     "empty": (lambda _: "", "it is damaged"),
     "no XML": (lambda _: "PK\x03\x04", "it is damaged"),
-    "another root": (lambda _: "<html/>", "has 0 blocks edgedec:edgedec:accelerator:1.0, not one; its blocks: none"),
+    "another root": (lambda _: "<html/>", "has 0 blocks edgedec:edgedec:accelerator:2.0, not one; its blocks: none"),
     "a bomb": (
         lambda text: text.replace("<EDKSYSTEM", BOMB + "<EDKSYSTEM", 1).replace(HASH, "&j;"),
         "it has a document type",
     ),
     "no accelerator": (
-        edited('VLNV="edgedec:edgedec:accelerator:1.0"', 'VLNV="xilinx.com:hls:resize_accel:1.0"'),
+        edited('VLNV="edgedec:edgedec:accelerator:2.0"', 'VLNV="xilinx.com:hls:resize_accel:1.0"'),
         "has 0 blocks .*its blocks: xilinx.com:hls:resize_accel:1.0, xilinx.com:ip:axi_intc",
     ),
-    "another version": (edited("accelerator:1.0", "accelerator:2.0"), "has 0 blocks .*edgedec:edgedec:accelerator:2.0"),
-    "two accelerators": (edited("xilinx.com:ip:axi_intc:4.1", "edgedec:edgedec:accelerator:1.0"), "has 2 blocks"),
+    "another version": (edited("accelerator:2.0", "accelerator:1.0"), "has 0 blocks .*edgedec:edgedec:accelerator:1.0"),
+    "two accelerators": (edited("xilinx.com:ip:axi_intc:4.1", "edgedec:edgedec:accelerator:2.0"), "has 2 blocks"),
     "no hash": (edited("CONFIGURATION_HASH", "HASH"), "accelerator_0 has no parameter CONFIGURATION_HASH"),
     "a hash that is none": (edited(HASH, "0x12 34"), "CONFIGURATION_HASH is '0x12 34', no number of 64 bits"),
     "a hash too wide": (edited(HASH, "0x1" + 16 * "0"), "no number of 64 bits"),
@@ -93,6 +94,12 @@ DAMAGES: dict[str, tuple[Callable[[str], str], str]] = {
         edited(HASH, "0x1"),
         rf"configuration 0000000000000001, the program is for {CONFIG.hash:016x}; take",
     ),
+    "another instruction set": (
+        edited(f'NAME="ISA_VERSION" VALUE="{ISA_VERSION}"', 'NAME="ISA_VERSION" VALUE="1"'),
+        rf"has version 1 of the instruction set \(ISA_VERSION\), this edgedec's programs have {ISA_VERSION}; build the",
+    ),
+    "no instruction set": (edited("ISA_VERSION", "ISA"), "accelerator_0 has no parameter ISA_VERSION"),
+    "no RTLIL": (edited("RTLIL_HASH", "RTLIL"), "accelerator_0 has no parameter RTLIL_HASH"),
     "no processing system": (edited('IS_PL="FALSE"', 'IS_PL="TRUE"'), "has 0 processing systems, not one"),
     "no address": (edited('MEMTYPE="REGISTER"', 'MEMTYPE="OTHER"'), "has no address for accelerator_0"),
     "an address that is none": (edited('BASEVALUE="0xa0000000"', 'BASEVALUE="there"'), "BASEVALUE is 'there'"),

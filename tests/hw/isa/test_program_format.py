@@ -51,4 +51,4 @@ def test_numbers_keep_their_meaning(kind: type[IntEnum]) -> None:
 
 def test_the_header_keeps_its_fields() -> None:
     actual = [f"{name}:{field.offset}+{field.width}" for name, field in header_layout()]
-    assert actual == ["magic:0+64", "configuration:64+64", "instructions:128+32", "commit:160+32", "unused:192+64"]
+    assert actual == ["magic:0+64", "configuration:64+64", "instructions:128+32", "commit:160+32", "isa_version:192+64"]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.hw.isa.registers import MAP_VERSION, REGISTER_MAP, Cause
 
-AFTER_RESET = {"identity": int.from_bytes(b"edec", "little"), "version": MAP_VERSION}  # registers that are not 0
+AFTER_RESET = {  # registers that are not 0
+    "identity": int.from_bytes(b"edec", "little"),
+    "version": MAP_VERSION,
+    "isa_version": ISA_VERSION,
+}
 
 
 def test_causes_keep_their_numbers() -> None:

@@ -6,6 +6,7 @@ A forgery is signed again, as its maker would sign it, so that the check under t
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from edgedec.families import build_graph
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program_file import save_program
 from edgedec.hw.handoff.write import write_hwh
+from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.runtime.accelerator import board_manifest
 from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
 from edgedec.runtime.accelerator.board_manifest import MANIFEST, encode_manifest, listed_files
@@ -92,6 +94,7 @@ def test_a_written_bundle_is_read(parts: Parts, sound_bundle: Path) -> None:
     opened = open_board_bundle(sound_bundle)
     assert isinstance(opened, BoardBundle)
     assert (opened.board, opened.config, opened.bundle) == ("kv260", parts.program.config, parts.bundle.sha256)
+    assert opened.rtlil_hash == make_board_bundle.RTLIL_HASH
     assert opened.bitstream.read_bytes() == make_board_bundle.BITSTREAM
     assert opened.hwh == opened.bitstream.with_suffix(".hwh")
     assert sorted(opened.files) == sorted(FILES[1:])
@@ -179,6 +182,28 @@ def test_an_absent_bundle_is_refused(tmp_path: Path, parts: Parts) -> None:
 # Mismatched pairs, opened.
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        (
+            "isa_version",
+            ISA_VERSION - 1,
+            rf"board.json: isa_version is {ISA_VERSION - 1}, this .* is {ISA_VERSION}; build",
+        ),
+        (
+            "rtlil_hash",
+            f"{1:016x}",
+            r"hwh: its RTLIL_HASH is 0123456789abcdef, rtlil_hash of board.json is 0+1:",
+        ),
+        ("rtlil_hash", "x", "board.json: rtlil_hash is 'x'"),
+        ("isa_version", "2", "board.json: isa_version is '2'"),
+    ],
+)
+def test_another_hardware_than_the_files_is_refused(folder: Path, key: str, value: Any, complaint: str) -> None:
+    sign(folder, _set(key, value))
+    assert re.search(complaint, refusal(folder))
+
+
 def test_a_program_for_another_accelerator_is_refused(folder: Path, parts: Parts) -> None:
     config = replace(parts.program.config, slots=1)
     shutil.rmtree(folder / "program")
@@ -210,9 +235,9 @@ def test_a_whole_model_is_refused(folder: Path, parts: Parts) -> None:
     assert "model/manifest.json: is not the model of bundle" in refusal(folder)
 
 
-def _hwh(parts: Parts, **changes: Any) -> bytes:
+def _hwh(parts: Parts, rtlil_hash: int = make_board_bundle.RTLIL_HASH, **changes: Any) -> bytes:
     file = parts.hwh.with_name("changed.hwh")
-    write_hwh(replace(parts.program.config, **changes), file, family="zynq-ultrascale+")
+    write_hwh(replace(parts.program.config, **changes), file, family="zynq-ultrascale+", rtlil_hash=rtlil_hash)
     return file.read_bytes()
 
 
@@ -220,6 +245,10 @@ def _hwh(parts: Parts, **changes: Any) -> bytes:
     ("change", "complaint"),
     [
         (lambda parts: _hwh(parts, slots=1), "it is of configuration"),
+        (
+            lambda parts: _hwh(parts, 1),
+            "its RTLIL_HASH is 0000000000000001, rtlil_hash of",
+        ),
         (lambda parts: parts.hwh.read_bytes().replace(b"CONFIGURATION_HASH", b"SOMETHING"), "has no parameter"),
         (lambda parts: parts.hwh.read_bytes().replace(b"edgedec:edgedec:", b"xilinx:ip:"), "it has 0 blocks edgedec"),
         (lambda parts: parts.hwh.read_bytes()[:-20], "it is damaged"),
@@ -321,7 +350,7 @@ def test_a_file_that_is_no_manifest_is_refused(folder: Path, data: bytes) -> Non
 
 
 def test_another_version_is_refused(folder: Path) -> None:
-    for version in (2, True, "1", 1.0):
+    for version in (1, True, "2", 2.0):
         sign(folder, _set("version", version))
         with pytest.raises(UnsupportedError, match="board bundle version"):
             open_board_bundle(folder)

@@ -61,7 +61,7 @@ class Registers:
         self._error = cause | descriptor << 8
         self._event = next(lsb for field, lsb in REGISTER_MAP["interrupt_status"].positions() if field.name == "error")
         self.values: dict[int, int] = {}
-        for name in ("identity", "version"):
+        for name in ("identity", "version", "isa_version"):
             self.values[REGISTER_MAP[name].offset] = REGISTER_MAP[name].reset
         for word in range(2):
             self.values[REGISTER_MAP["configuration_hash"].offset + 4 * word] = (
@@ -108,7 +108,7 @@ def test_a_damaged_weight_names_the_last_instruction_and_the_next_step() -> None
     )
 
 
-@pytest.mark.parametrize(("name", "expected"), [("identity", "0x63656465"), ("version", "0x1")])
+@pytest.mark.parametrize(("name", "expected"), [("identity", "0x63656465"), ("version", "0x2")])
 def test_another_device_on_the_bus_is_refused(name: str, expected: str) -> None:
     registers = Registers(0, 0)
     registers.values[REGISTER_MAP[name].offset] = 0xDEADBEEF

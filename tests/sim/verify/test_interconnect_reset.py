@@ -186,6 +186,7 @@ def test_a_lost_burst_ends_in_an_error_and_a_reset_of_the_accelerator_mends_it(b
         if watched := round_ % 2 == 0:
             driver.registers.write("watchdog_limit", WATCHDOG)
         else:
+            driver.registers.write("watchdog_limit", 0)
             driver.max_cycles = 3 * whole
         bench.reset_after(rng.randrange(RESET_CYCLES + 20, whole // 2), moment)
         before = bench.simulation.cycles

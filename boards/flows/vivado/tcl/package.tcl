@@ -20,7 +20,7 @@ proc package_accelerator {here work} {
     check_interfaces $core
     describe_registers $core
     describe_memory $core
-    foreach parameter {CONFIGURATION_HASH PORTS} {
+    foreach parameter {CONFIGURATION_HASH ISA_VERSION RTLIL_HASH PORTS} {
         set_property enablement_value false [ipx::get_user_parameters $parameter -of_objects $core]
     }
     ipx::create_xgui_files $core

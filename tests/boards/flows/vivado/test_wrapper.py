@@ -14,6 +14,7 @@ from edgedec.errors import ToolError
 from edgedec.host.install_hint import install_extra
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.emit.verilog import _tidied, accelerator_verilog, run_yosys
+from edgedec.hw.isa.instructions import ISA_VERSION
 
 amaranth = pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 
@@ -48,7 +49,7 @@ def test_every_port_is_wired(config: AcceleratorConfig) -> None:
     from edgedec.hw.accelerator import REGISTER_ADDRESS_BITS, Accelerator
 
     assert REGISTER_BITS == REGISTER_ADDRESS_BITS
-    text = wrapper_verilog(config)
+    text = wrapper_verilog(config, 1)
     declared = {
         name: (direction, int(high or 0) + 1)
         for direction, high, name in re.findall(r"(input|output) wire (?:\[(\d+):0\] )?(\w+)", text)
@@ -66,9 +67,10 @@ def test_every_port_is_wired(config: AcceleratorConfig) -> None:
 
 
 def test_the_first_port_reads_and_writes() -> None:
-    text = wrapper_verilog(TINY)
+    text = wrapper_verilog(TINY, 0xABC)
     assert re.findall(r"READ_WRITE_MODE (\w+)", text) == ["READ_WRITE", "READ_ONLY"]
     assert f"CONFIGURATION_HASH = 64'h{TINY.hash:016x}" in text
+    assert f"ISA_VERSION = {ISA_VERSION},\n    parameter [63:0] RTLIL_HASH = 64'h0000000000000abc," in text
     assert "ASSOCIATED_BUSIF s_axi:m_axi_0:m_axi_1, ASSOCIATED_RESET rst_n" in text
     for name, bus in re.findall(
         r'aximm:1.0 (\w+) \w+" \*\)\n(?:.*PARAMETER.*\n)?    \w+ wire (?:\[\d+:0\] )?(\w+)', text
@@ -81,13 +83,14 @@ def test_the_accelerator_is_written_as_verilog(tmp_path: Path) -> None:
     """Take ten seconds for each: it elaborates with the wrapper, keeps the memories' places, and another process
     writes the same.
     """
-    text = accelerator_verilog(TINY, name=CORE)
+    text, rtlil_hash = accelerator_verilog(TINY, name=CORE)
+    assert f"{rtlil_hash:x}" in text, "the register's initial value"
     assert 'ram_style = "ultra"' in text
     assert 'ram_style = "distributed"' in text
     assert "generator" not in text
     code = (
         "import sys; from tests.boards.flows.vivado.test_wrapper import TINY, CORE, accelerator_verilog as v;"
-        "sys.stdout.write(v(TINY, name=CORE))"
+        "sys.stdout.write(v(TINY, name=CORE)[0])"
     )
     again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert again.stdout == text
@@ -95,7 +98,7 @@ def test_the_accelerator_is_written_as_verilog(tmp_path: Path) -> None:
     assert re.findall(r"initial begin\n +memory\[0\] = \d+'h0+;\n +memory\[1\] = \d+'h0+;\n +end", text) == []
     assert "initial begin" in text, "tables are still there"
     (tmp_path / "accelerator_core.v").write_text("`default_nettype none\n" + text)
-    (tmp_path / "accelerator.v").write_text(wrapper_verilog(TINY))
+    (tmp_path / "accelerator.v").write_text(wrapper_verilog(TINY, rtlil_hash))
     files = "accelerator_core.v accelerator.v"
     output = run_yosys(f"read_verilog {files}\nhierarchy -check -top {TOP}\nproc\ncheck -assert\nstat", tmp_path)
     assert [line for line in output.splitlines() if "Warning:" in line and "with list of registers" not in line] == []

@@ -17,6 +17,7 @@ from tests.edgedec.reference.integer_profile.support.make_models import prepared
 from tests.support import make_tiny
 
 BOARD = "kv260"
+RTLIL_HASH = 0x0123_4567_89AB_CDEF
 BITSTREAM = b"no bitstream at all" * 1000
 
 
@@ -31,7 +32,13 @@ class Parts:
 
     def write(self, path: Path, board: str = BOARD) -> Path:
         write_board_bundle(
-            path, bundle=self.bundle, program=self.program, bitstream=self.bitstream, hwh=self.hwh, board=board
+            path,
+            bundle=self.bundle,
+            program=self.program,
+            bitstream=self.bitstream,
+            hwh=self.hwh,
+            rtlil_hash=RTLIL_HASH,
+            board=board,
         )
         return path
 
@@ -69,5 +76,5 @@ def make(
     model = prepared(graph, {name: bundle.weight(name) for name in graph.weights})
     program = compile_model(model, config_for(model, context=64, slots=2), bundle=bundle.sha256)
     (folder / "top.bit").write_bytes(BITSTREAM)
-    write_hwh(program.config, folder / "top.hwh", family="zynq-ultrascale+")
+    write_hwh(program.config, folder / "top.hwh", family="zynq-ultrascale+", rtlil_hash=RTLIL_HASH)
     return Parts(bundle=bundle, program=program, bitstream=folder / "top.bit", hwh=folder / "top.hwh")

@@ -101,16 +101,19 @@ def placed(cells: Mapping[str, str]) -> str:
     return json.dumps(content, indent=2)
 
 
+RTLIL_HASH = 0x1111_2222_3333_4444
+
+
 def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the writer of the real one, which takes seconds; test_bitstream.py uses it."""
 
-    def write(design: BoardDesign, folder: Path, progress: object = None) -> Mapping[str, float]:
+    def write(design: BoardDesign, folder: Path, progress: object = None) -> tuple[Mapping[str, float], int]:
         (folder / "rtl/accelerator_system.il").write_text(
             f"system {design.config.hash:016x} {design.config.clock_hz}\n"
         )
         (folder / "rtl/board.il").write_text("board\n")
         (folder / "constraints/board.lpf").write_text("pins\n")
-        return {"sync": design.config.clock_hz, "memory": 100e6}
+        return {"sync": design.config.clock_hz, "memory": 100e6}, RTLIL_HASH
 
     monkeypatch.setattr(project, "_write_hardware", write)
 

@@ -130,11 +130,15 @@ def clocks(mhz: float = 61.23, verdict: str = "PASS") -> str:
     return CLOCKS.format(f"{mhz:.2f}", verdict)
 
 
+RTLIL_HASH = 0x5555_6666_7777_8888
+
+
 def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the writer of the real one, which takes seconds; test_top.py uses it."""
 
-    def write(design: BoardDesign, folder: Path, progress: object = None) -> None:
+    def write(design: BoardDesign, folder: Path, progress: object = None) -> int:
         (folder / "rtl/top.il").write_text(f"system {design.config.hash:016x}\n")
+        return RTLIL_HASH
 
     monkeypatch.setattr(project, "_write_hardware", write)
 

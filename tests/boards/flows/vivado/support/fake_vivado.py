@@ -26,6 +26,7 @@ from tests.edgedec.reference.integer_profile.support.make_models import prepared
 from tests.runtime.accelerator.support import make_board_bundle
 
 STUBS = Path(__file__).with_name("stubs.tcl")
+RTLIL_HASH = 0xFEDC_BA98_7654_3210
 CORE = "// stands in for the accelerator\nmodule accelerator_core; endmodule\n"
 _TKINTER = "import sys, tkinter; t = tkinter.Tcl(); t.setvar('argv', sys.argv[2:]); t.evalfile(sys.argv[1])"
 SIZES = {
@@ -92,8 +93,10 @@ def compiled(bundle: Bundle, **members: int) -> Program:
 def fake_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the writer of the accelerator's Verilog, which takes ten seconds; test_verilog.py runs it once."""
 
-    def core(config: AcceleratorConfig, *, name: str, platform: object = None, progress: object = None) -> str:
-        return f"// configuration {config.hash:016x}\n{CORE}"
+    def core(
+        config: AcceleratorConfig, *, name: str, platform: object = None, progress: object = None
+    ) -> tuple[str, int]:
+        return f"// configuration {config.hash:016x}\n{CORE}", RTLIL_HASH
 
     monkeypatch.setattr(project, "accelerator_verilog", core)
 
