@@ -31,6 +31,7 @@ _DEVICES = (
     "sim",
     "interpreter",
     "pynq",
+    "devmem",
     "uart:",
     "replay:",
 )

@@ -88,8 +88,8 @@ Device = Annotated[
     model_option(
         "--device",
         metavar="NAME",
-        help="Device that runs the model: cpu, gpu, cuda, webgpu or float_reference; or an accelerator: pynq, uart:PORT, "
-        "sim (its RTL), interpreter (its program) or replay:FILE.",
+        help="Device that runs the model: cpu, gpu, cuda, webgpu or float_reference; or an accelerator: pynq, devmem, "
+        "uart:PORT, sim (its RTL), interpreter (its program) or replay:FILE.",
     ),
 ]
 Board = Annotated[

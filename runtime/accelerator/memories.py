@@ -12,6 +12,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.memory.plan import MemoryUse
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.driver.cma import Cma, read_cma, shortage
+from edgedec.runtime.driver.udmabuf import make_buffers, udmabuf_bytes
 
 __all__ = ["board_memories"]
 
@@ -27,8 +28,8 @@ def board_memories(
         config: the accelerator.
         sizes: bytes of the program's buffers, by name.
         options: the options that select the accelerator.
-        device: value of ``--device``. With ``pynq`` the size of contiguous memory is what the system has free now;
-            otherwise it is unknown, and the usual reservation is only mentioned.
+        device: value of ``--device``. With ``pynq`` and ``devmem`` the size of contiguous memory is what the system has
+            now; otherwise it is unknown, and the usual reservation is only mentioned.
     """
     board = find_board(options.board_name)
     needed = laid_out(sizes, config.ports)[1]
@@ -42,6 +43,16 @@ def board_memories(
                 has_bytes=cma.free_bytes,
                 source="read from the system",
                 hint=shortage(needed, cma),
+            )
+        )
+    elif device == "devmem" and (size := udmabuf_bytes()):
+        memories.append(
+            MemoryUse(
+                name="u-dma-buf",
+                used_bytes=needed,
+                has_bytes=size,
+                source="read from the system",
+                hint=f"{make_buffers()}; or use a smaller context",
             )
         )
     elif board.link == "axi":

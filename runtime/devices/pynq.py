@@ -22,6 +22,7 @@ from edgedec.host.install_hint import install_extra
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.runtime.devices._board import BoardParts, MappedRegisters, check_loaded
 from edgedec.runtime.devices._memory_ports import REGISTER_BYTES, set_ports
 from edgedec.runtime.devices._waiting import HOST_CLOCK, WaitClock, Waiter, thread_loop
 from edgedec.runtime.driver.cma import MEMINFO, read_cma, shortage
@@ -31,13 +32,8 @@ __all__ = ["BoardBuffer", "PynqDevice", "open_device"]
 
 _LOG = logging.getLogger(__name__)
 _PAGE_BYTES = 4096  # alignment of pynq.allocate
-_SETTLE_S, _SETTLE_STEP_S = 0.1, 10e-6  # maximum duration of a soft reset, and time between two reads of the status
-_OFFSETS = REGISTER_MAP.offsets()
 
 U8 = NDArray[np.uint8]
-
-# Buffers of accelerators that did not come to rest and may still write to them. They stay allocated while this process runs.
-_UNSAFE: list[BoardBuffer] = []
 
 
 class BoardBuffer:
@@ -51,7 +47,7 @@ class BoardBuffer:
         array: uint8 [bytes]; empty once the buffer is closed.
     """
 
-    def __init__(self, whole: Any, start: int, size_bytes: int, held: list[BoardBuffer]) -> None:
+    def __init__(self, whole: Any, start: int, size_bytes: int, held: list[Any]) -> None:
         self._view: Any = whole[start : start + size_bytes]  # this view keeps ``whole`` alive
         self._held = held
         held.append(self)
@@ -75,75 +71,12 @@ class BoardBuffer:
             self._held.remove(self)
 
 
-class _Registers:
-    """The accelerator's registers, accessed through pynq's MMIO."""
-
-    def __init__(self, mmio: Any, size_bytes: int) -> None:
-        self._mmio, self._size = mmio, size_bytes
-
-    def read(self, offset: int) -> int:
-        if offset % 4 or offset < 0:
-            raise UsageError(f"a register's offset is a multiple of 4, not {offset}")
-        return int(self._mmio.read(offset)) if offset < self._size else 0
-
-    def write(self, offset: int, value: int) -> None:
-        if offset % 4 or offset < 0:
-            raise UsageError(f"a register's offset is a multiple of 4, not {offset}")
-        if not 0 <= value < 1 << 32:
-            raise UsageError(f"a register holds 32 bits, not {value:#x}; write 64 bits as two words")
-        if offset < self._size:
-            self._mmio.write(offset, int(value))
-
-    def is_high(self) -> bool:
-        """Return whether the interrupt is high, from the registers that determine it."""
-        return bool(self.read(_OFFSETS["interrupt_status"]) & self.read(_OFFSETS["interrupt_enable"]))
-
-    def is_accelerator(self) -> bool:
-        """Return whether the registers are those of an accelerator of this version."""
-        return all(self.read(_OFFSETS[name]) == REGISTER_MAP[name].reset for name in ("identity", "version"))
-
-    def settle(self, clock: WaitClock) -> None:
-        """Abandon a running pass. Afterwards the accelerator does not access memory.
-
-        Raises:
-            DeviceError: the buses are still busy after ``_SETTLE_S``.
-        """
-        self.write(_OFFSETS["control"], _bit("control", "soft_reset"))
-        end = clock.now() + _SETTLE_S
-        while self.read(_OFFSETS["status"]) & _bit("status", "resetting"):
-            if clock.now() > end:
-                raise DeviceError(
-                    f"the buses are not at rest {_SETTLE_S} s after a soft reset; switch the board off and on"
-                )
-            clock.sleep(_SETTLE_STEP_S)
-
-
-class _Parts:
-    """The resources of a device, which are released in order, even if the process ends without closing the device."""
-
-    def __init__(self, registers: _Registers, lock: DeviceLock, clock: WaitClock) -> None:
-        self.registers, self.lock, self.clock = registers, lock, clock
-        self.buffers: list[BoardBuffer] = []
-
-    def release(self) -> None:
-        """Stop the accelerator, free the buffers and release the lock."""
-        try:
-            self.registers.settle(self.clock)
-        except Exception as error:
-            _LOG.warning("the accelerator is not at rest, so its memory stays allocated: %s", str(error))
-            _UNSAFE.extend(self.buffers)
-        else:
-            for buffer in list(self.buffers):
-                buffer.close()
-        self.lock.release()
-
-
 class PynqDevice:
     """A device of ``edgedec.device`` on a board. Call ``open_device`` to open one."""
 
     name = "pynq"
 
-    def __init__(self, parts: _Parts, board: Any, waiter: Waiter, clock_hz: float, meminfo: Path) -> None:
+    def __init__(self, parts: BoardParts, board: Any, waiter: Waiter, clock_hz: float, meminfo: Path) -> None:
         self.clock_hz = clock_hz
         self.kind: Kind = getattr(board, "kind", "measured")  # a simulated board has the attribute
         self._parts, self._board, self._waiter, self._meminfo = parts, board, waiter, meminfo
@@ -259,12 +192,12 @@ def _load(
             f"pynq has the accelerator at {ip.mmio.base_addr:#x}, {handoff.path} at {handoff.address:#x}: it remembers "
             "another .hwh of this bitstream; run pynq.PL.reset() once"
         )
-    registers = _Registers(ip.mmio, handoff.size_bytes)
-    _check_loaded(registers, bitstream, handoff)
+    registers = MappedRegisters(ip.mmio, handoff.size_bytes)
+    check_loaded(registers, bitstream, handoff)
     registers.settle(clock)  # before it gets any memory
     _set_ports(pynq, board, handoff)
     waiter = Waiter(registers.is_high, ip.accelerator_interrupt, loop, clock)
-    return PynqDevice(_Parts(registers, lock, clock), board, waiter, _clock_hz(pynq, handoff), meminfo)
+    return PynqDevice(BoardParts(registers, lock, clock), board, waiter, _clock_hz(pynq, handoff), meminfo)
 
 
 def _pynq() -> Any:
@@ -303,32 +236,9 @@ def _settle_last(pynq: Any, board: Any, lock: DeviceLock, clock: WaitClock) -> N
     address = lock.left.get("address")
     if isinstance(address, int) and lock.left.get("bitstream") == pynq.PL.bitfile_name:
         _LOG.warning("process %s ended without closing the board; stopping the accelerator", lock.left.get("pid"))
-        registers = _Registers(pynq.MMIO(address, REGISTER_MAP.bytes, device=board), REGISTER_MAP.bytes)
+        registers = MappedRegisters(pynq.MMIO(address, REGISTER_MAP.bytes, device=board), REGISTER_MAP.bytes)
         if registers.is_accelerator():
             registers.settle(clock)
-
-
-def _check_loaded(registers: _Registers, bitstream: Path, handoff: Handoff) -> None:
-    """Compare the registers with the hand-off file."""
-    if not registers.is_accelerator():
-        identity, version = registers.read(_OFFSETS["identity"]), registers.read(_OFFSETS["version"])
-        raise DeviceError(
-            f"after loading {bitstream}, its registers read {identity:#x} and {version:#x}: no accelerator of this "
-            "edgedec; build the bitstream with this version"
-        )
-    version = registers.read(_OFFSETS["isa_version"])
-    if version != handoff.isa_version:
-        raise _two_builds(bitstream, handoff, f"isa_version {version}", f"{handoff.isa_version}")
-    for name, expected in (("configuration_hash", handoff.configuration_hash), ("rtlil_hash", handoff.rtlil_hash)):
-        low, high = (registers.read(_OFFSETS[name] + 4 * word) for word in range(2))
-        if high << 32 | low != expected:
-            raise _two_builds(bitstream, handoff, f"{name} {high << 32 | low:016x}", f"{expected:016x}")
-
-
-def _two_builds(bitstream: Path, handoff: Handoff, found: str, expected: str) -> DeviceError:
-    return DeviceError(
-        f"{bitstream} holds {found}, {handoff.path} says {expected}: they are of two builds; copy both again, from one"
-    )
 
 
 def _set_ports(pynq: Any, board: Any, handoff: Handoff) -> None:
@@ -354,7 +264,3 @@ def _clock_hz(pynq: Any, handoff: Handoff) -> float:
     if handoff.clock_hz is None:
         raise DeviceError(f"{handoff.path} does not say how fast the accelerator's clock is; build it again")
     return handoff.clock_hz
-
-
-def _bit(register: str, field: str) -> int:
-    return next(1 << lsb for item, lsb in REGISTER_MAP[register].positions() if item.name == field)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError, UsageError
+from edgedec.runtime.driver.first_fit import FirstFit
 
 __all__ = ["Arena", "ArenaBuffer"]
 
@@ -37,7 +38,7 @@ class Arena:
 
     def __init__(self, memory: U8, address: int) -> None:
         self._memory, self._address = memory, address
-        self._taken: dict[int, int] = {}  # first byte -> size
+        self._parts = FirstFit(address, memory.size)
 
     def allocate(self, size_bytes: int, alignment_bytes: int) -> ArenaBuffer:
         """Return a buffer in the first gap that is large enough.
@@ -48,21 +49,11 @@ class Arena:
         """
         if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
             raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
-        at = 0
-        for start, size in [*sorted(self._taken.items()), (self._memory.size, 0)]:
-            at += -(self._address + at) % alignment_bytes
-            if at + size_bytes <= start:
-                break
-            at = max(at, start + size)
-        else:
-            free = self._memory.size - sum(self._taken.values())
+        at = self._parts.take(size_bytes, alignment_bytes)
+        if at is None:
             raise DeviceError(
-                f"a buffer of {size_bytes} bytes does not fit the device's memory: {free} of {self._memory.size} bytes are "
-                "free; give it more memory_bytes, or use a smaller context"
+                f"a buffer of {size_bytes} bytes does not fit the device's memory: {sum(self._parts.gaps)} of "
+                f"{self._memory.size} bytes are free; give it more memory_bytes, or use a smaller context"
             )
-        self._taken[at] = size_bytes
-        array = self._memory[at : at + size_bytes]
-        return ArenaBuffer(array, self._address + at, lambda: self._release(at))
-
-    def _release(self, at: int) -> None:
-        del self._taken[at]
+        array = self._memory[at - self._address :][:size_bytes]
+        return ArenaBuffer(array, at, lambda: self._parts.release(at))

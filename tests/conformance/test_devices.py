@@ -32,23 +32,33 @@ from edgedec.runtime.driver.limits import watchdog_cycles
 from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
+from edgedec.sim.devices.interpreter import InterpreterDevice
 from edgedec.sim.verify.benches.workloads import ReadRange, commit_readings, issued, readings
 from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
 from tests.runtime.devices.support.fake_board import open_on, simulated_board
+from tests.runtime.devices.support.fake_devmem import open_devmem
 from tests.sim.support.make_small_top import CONFIG
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "pynq": {},  # options of a simulated board around ``interpreter``
     "interpreter": {},
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
+    "devmem": {},  # options of files and memory around ``interpreter``
     "uart": {},  # options of a pseudo-terminal, whose other side is in Python around ``interpreter``
 }
 NIGHTLY = (pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
 BOARD = pytest.mark.skipif(
     find_spec("pynq") is None, reason="pynq is not installed; `.ci/environment board` installs it"
 )
-DEVICES = ["interpreter", "recorded", "uart", pytest.param("pynq", marks=BOARD), pytest.param("sim", marks=NIGHTLY)]
+DEVICES = [
+    "interpreter",
+    "recorded",
+    "uart",
+    "devmem",
+    pytest.param("pynq", marks=BOARD),
+    pytest.param("sim", marks=NIGHTLY),
+]
 MODEL = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
 
 
@@ -107,6 +117,10 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
             board = simulated_board(CONFIG)
             inside = board.accelerator
             devices.append(open_on(board, CONFIG, tmp_path))
+        elif request.param == "devmem":
+            (folder := tmp_path / f"devmem{len(devices)}").mkdir()
+            inside = InterpreterDevice(CONFIG)
+            devices.append(open_devmem(CONFIG, folder, device=inside))
         elif request.param == "uart":
             inside = open_device("interpreter", CONFIG)
             server = LinkServer(inside, memory_bytes=1 << 18, granule=CONFIG.port_bytes)
@@ -542,7 +556,7 @@ def test_a_closed_device_refuses_work_and_may_be_closed_twice(opened: Opener) ->
 
 
 def test_an_unknown_name_or_option_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"no device 'board'; known: interpreter, .*sim"):
+    with pytest.raises(UsageError, match=r"no device 'board'; known: devmem, .*sim"):
         open_device("board", CONFIG)
     with pytest.raises(UsageError, match="device interpreter has no option 'memory'; it has rtlil_hash"):
         open_device("interpreter", CONFIG, memory="ddr")

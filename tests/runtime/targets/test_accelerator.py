@@ -375,8 +375,21 @@ def test_contiguous_memory_is_read_from_the_system(
         replace(make_plan(bundle, RunSettings(device="sim", accelerator=OPTIONS)).plan, memories=(cma,)).require()
 
 
+def test_memory_of_u_dma_buf_limits_a_plan(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgedec.runtime.accelerator import memories
+
+    config, sizes = chosen_config(bundle, OPTIONS, 64), buffer_bytes(bundle, OPTIONS, 64).by_name
+    for found, expected in ((64 << 10, False), (64 << 20, True)):
+        monkeypatch.setattr(memories, "udmabuf_bytes", lambda found=found: found)
+        (own,) = (one for one in board_memories(config, sizes, OPTIONS, "devmem") if one.name == "u-dma-buf")
+        assert (own.has_bytes, own.fits) == (found, expected)
+        assert "create edgedecN 0x4000000" in own.hint
+    monkeypatch.setattr(memories, "udmabuf_bytes", lambda: 0)  # the plan is made elsewhere
+    assert "CMA" in {one.name for one in board_memories(config, sizes, OPTIONS, "devmem")}
+
+
 def test_a_draft_model_uses_the_memory_of_the_host() -> None:
-    assert [host_device(name) for name in ("sim", "replay:x.rec", "pynq", "cpu")] == ["cpu"] * 4
+    assert [host_device(name) for name in ("sim", "replay:x.rec", "pynq", "devmem", "cpu")] == ["cpu"] * 5
     assert host_device("cuda") == "cuda"
 
 
