@@ -210,6 +210,7 @@ class _Walk:
         unpacked: time at which the last constant leaves the queue.
         vectors: announced vectors whose codes no matrix has taken.
         ready: time at which the codes of each source's latest vector are available.
+        arrived: beats of the present matrix in reads before its last one.
     """
 
     def __init__(self, program: Program, slots: int, committed: int, bandwidth: float | None) -> None:
@@ -222,6 +223,7 @@ class _Walk:
         self.matrix: Instruction | None = None
         self.attend: Instruction | None = None
         self.index, self.waits = 0, list[Dependency]()
+        self.arrived = 0
         self._begin()
 
     def step(self, index: int, instruction: Instruction) -> None:
@@ -261,7 +263,10 @@ class _Walk:
     def read(self, instruction: Instruction) -> None:
         destination, beats = Destination(instruction["destination"]), instruction["beats"]
         if destination == Destination.WEIGHTS:
-            self._weights(beats)
+            self.arrived += beats
+            if not self._continues():
+                self._weights(self.arrived)
+                self.arrived = 0
             return
         size = item_bytes(destination, self.config)
         items = beats * self.config.beat_bytes // size - instruction["spare"] if size < self.config.beat_bytes else 0
@@ -309,6 +314,11 @@ class _Walk:
         self._finish_vector(Source.ATTENTION, self.stream.now + MIXED + self.config.slots + output_cycles)
 
     # Steps of instructions.
+
+    def _continues(self) -> bool:
+        """Return whether the next instruction reads more of the same matrix, of which a READ has a part."""
+        following = self.program.instructions[self.index + 1]
+        return following.opcode == Opcode.READ and following["destination"] == Destination.WEIGHTS
 
     def _weights(self, beats: int) -> None:
         matrix, config = self.matrix, self.config

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.hw.compiler.constants import beats_of, item_bytes
-from edgedec.hw.compiler.memory_image import MemoryImage
+from edgedec.hw.compiler.memory_image import REGION_BYTES, MemoryImage
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When
 
@@ -18,12 +18,16 @@ _MOST_BEATS = (1 << 24) - 1  # beats of one READ
 class ProgramEmitter:
     """Instructions and their image.
 
+    Args:
+        region_bytes: most bytes of the image that one READ has, so that the image can be divided into such regions.
+
     Members:
         when: passes in which the instructions emitted from now on are executed.
         instructions, names: emitted instructions, and a name for each.
     """
 
-    def __init__(self, config: AcceleratorConfig) -> None:
+    def __init__(self, config: AcceleratorConfig, region_bytes: int = REGION_BYTES) -> None:
+        self._most = {Base.IMAGE: min(_MOST_BEATS, region_bytes // config.beat_bytes), Base.INPUT: _MOST_BEATS}
         self.config, self.image = config, MemoryImage(config.beat_bytes)
         self.when = When.ALWAYS
         self.instructions: list[Instruction] = []
@@ -62,7 +66,7 @@ class ProgramEmitter:
 
     def _read(self, base: Base, destination: Destination, name: str, start: int, beats: int, spare: int) -> None:
         while beats:
-            part = min(beats, _MOST_BEATS)
+            part = min(beats, self._most[base])
             fields = {"destination": int(destination), "base": int(base), "start": start, "beats": part}
             self.emit(Opcode.READ, name, **fields, spare=spare if part == beats else 0)
             start, beats = start + part, beats - part

@@ -32,6 +32,7 @@ from edgedec.hw.compiler.attention_fields import cap_fields, check_heads, coding
 from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items, head_norm_items, scale_items
 from edgedec.hw.compiler.emitter import ProgramEmitter
 from edgedec.hw.compiler.matrix import Matrix, unsupported
+from edgedec.hw.compiler.memory_image import REGION_BYTES
 from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
 from edgedec.hw.compiler.taps import Taps
 from edgedec.hw.config import AcceleratorConfig
@@ -66,11 +67,20 @@ class Lowering:
 
     Args:
         taps: names of these values.
+        region_bytes: most bytes of a region of the image.
     """
 
-    def __init__(self, model: IntegerModel, config: AcceleratorConfig, *, taps: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: IntegerModel,
+        config: AcceleratorConfig,
+        *,
+        taps: Sequence[str] = (),
+        region_bytes: int = REGION_BYTES,
+    ) -> None:
         self.graph, self.constants, self.config, self.vocab = model.graph, model.constants, config, model.vocab
-        self.out = ProgramEmitter(config)
+        self.region_bytes = region_bytes
+        self.out = ProgramEmitter(config, region_bytes)
         self.pass_ends = 0
         self.taps = Taps(config, self.vocab, taps)
         self.tables: dict[tuple[tuple[float, ...], float], int] = {}  # first beats of the tables in the input buffer

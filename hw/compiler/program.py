@@ -14,6 +14,7 @@ from edgedec.errors import UnsupportedError
 from edgedec.graph.capacity import Capacity
 from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.lowering import Lowering
+from edgedec.hw.compiler.memory_image import REGION_BYTES, image_regions
 from edgedec.hw.compiler.output_places import first_tap_page, item_row_bytes, output_end, rows_end, tap_places
 from edgedec.hw.compiler.queues import check_queues
 from edgedec.hw.compiler.taps import TapFacts
@@ -91,6 +92,7 @@ class Program:
         image: uint8 [whole beats], in logical order (edgedec.hw.isa.striping defines the physical one).
         input_beats, cache_beats: sizes of the buffers that the host provides.
         host: facts for the host.
+        region_bytes: most bytes of a region of the image.
     """
 
     config: AcceleratorConfig
@@ -101,6 +103,7 @@ class Program:
     input_beats: int
     cache_beats: int
     host: HostFacts
+    region_bytes: int = REGION_BYTES
 
     @property
     def header(self) -> ProgramHeader:
@@ -144,12 +147,18 @@ class Program:
         """Bytes of an id's logits of all slots, in whole rows."""
         return item_row_bytes(self.config)
 
+    @cached_property
+    def image_regions(self) -> Mapping[str, range]:
+        """Beats of the image in each of its buffers, which may lie anywhere, by their names in ``sizes``."""
+        beats = self.image.size // self.config.beat_bytes
+        return named_regions(self.instructions, beats, self.region_bytes // self.config.beat_bytes)
+
     @property
     def sizes(self) -> Mapping[str, int]:
         """Bytes of each buffer, in the order of their addresses."""
         return {
             "program": len(self.code),
-            "image": self.image.size,
+            **{name: len(beats) * self.config.beat_bytes for name, beats in self.image_regions.items()},
             "cache": self.cache_bytes,
             "input": self.input_bytes,
             "output": self.output_bytes,
@@ -235,6 +244,12 @@ def ring_beats(instructions: Iterable[Instruction]) -> int:
     return sum(2 * one["heads"] * one["run"] for one in rings)
 
 
+def named_regions(instructions: Iterable[Instruction], beats: int, most: int) -> dict[str, range]:
+    """Return ``image_regions`` by the names of their buffers: "image", "image 2" and so on."""
+    regions = enumerate(image_regions(instructions, beats, most))
+    return {"image" if number == 0 else f"image {number + 1}": region for number, region in regions}
+
+
 def rotations(lowering: Lowering) -> dict[str, Any]:
     """Return the members of HostFacts that describe the tables of angles."""
     (first, magnitude), *more = lowering.tables or [((), 1.0)]
@@ -247,9 +262,10 @@ def rotations(lowering: Lowering) -> dict[str, Any]:
 def lowered_sizes(lowering: Lowering) -> Mapping[str, int]:
     """Return ``Program.sizes`` of a lowered model, before its image is made."""
     config, out = lowering.config, lowering.out
+    regions = named_regions(out.instructions, out.image.beats, lowering.region_bytes // config.beat_bytes)
     return {
         "program": INSTRUCTION_BYTES * (1 + len(out.instructions)),
-        "image": out.image.beats * config.beat_bytes,
+        **{name: len(beats) * config.beat_bytes for name, beats in regions.items()},
         "cache": lowering.cache_beats * config.beat_bytes,
         "input": out.input_beats * config.beat_bytes,
         "output": output_end(config, lowering.vocab, out.instructions),
@@ -266,7 +282,12 @@ def laid_out(sizes: Mapping[str, int], ports: int) -> tuple[Mapping[str, int], i
 
 
 def compile_model(
-    model: IntegerModel, config: AcceleratorConfig, *, bundle: str = "", taps: Sequence[str] = ()
+    model: IntegerModel,
+    config: AcceleratorConfig,
+    *,
+    bundle: str = "",
+    taps: Sequence[str] = (),
+    region_bytes: int = REGION_BYTES,
 ) -> Program:
     """Compile a model for an accelerator. The result is deterministic.
 
@@ -275,12 +296,13 @@ def compile_model(
         config: configuration of the accelerator.
         bundle: SHA-256 of the model's bundle.
         taps: names of values that the program writes beside logits; the configuration must have ``taps`` for them.
+        region_bytes: most bytes of a region of the image; larger matrices are read by several instructions.
 
     Raises:
         UnsupportedError: an operation cannot be lowered, a value cannot be written, or the program could stop the read
             stream; the message names the operation with its layer, the value or the queue, the reason, and a remedy.
     """
-    lowering = Lowering(model, config, taps=taps)
+    lowering = Lowering(model, config, taps=taps, region_bytes=region_bytes)
     lowering.run()
     check_queues(lowering.out.instructions[: lowering.pass_ends], config)
     count = len(lowering.out.instructions)
@@ -307,6 +329,7 @@ def compile_model(
         image=lowering.out.image.build(),
         input_beats=lowering.out.input_beats,
         cache_beats=lowering.cache_beats,
+        region_bytes=region_bytes,
         host=HostFacts(
             bundle=bundle,
             embedding=embed.weight,

@@ -42,7 +42,7 @@ def board_memories(
                 used_bytes=needed,
                 has_bytes=cma.free_bytes,
                 source="read from the system",
-                hint=shortage(needed, cma),
+                hint=shortage(needed, cma, largest_bytes=max(sizes.values())),
             )
         )
     elif device == "devmem" and (size := udmabuf_bytes()):

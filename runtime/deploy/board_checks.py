@@ -293,7 +293,7 @@ def _memory(bundle: BoardBundle, values: Mapping[str, str]) -> BoardCheck:
     if needed > cma.free_bytes:  # only a lack of total memory is a failure, because the free memory may change
         short = needed > cma.total_bytes
         fix = (
-            shortage(needed, cma, root=Path("/nowhere"))
+            shortage(needed, cma, largest_bytes=max(program.sizes.values()), root=Path("/nowhere"))
             if short
             else "end other programs that use contiguous memory on the board"
         )

@@ -60,11 +60,18 @@ def boot_argument(needed_bytes: int, cma: Cma) -> str:
     return f"cma={-(-total // _STEP_BYTES) * (_STEP_BYTES >> 20)}M"
 
 
-def shortage(needed_bytes: int, cma: Cma, *, root: Path = Path("/")) -> str:
-    """Return the part of an error message that says what is missing and what to do. ``root`` is the system's root."""
+def shortage(needed_bytes: int, cma: Cma, *, largest_bytes: int | None = None, root: Path = Path("/")) -> str:
+    """Return the part of an error message that says what is missing and what to do.
+
+    Args:
+        needed_bytes: bytes of all pieces.
+        largest_bytes: bytes of the largest piece; None: everything is one piece.
+        root: the system's root.
+    """
+    pieces = "one piece" if largest_bytes is None else f"pieces of at most {_mib(largest_bytes)}"
     argument = boot_argument(needed_bytes, cma)
     text = (
-        f"needs {_mib(needed_bytes)} of contiguous memory in one piece; {_mib(cma.free_bytes)} of {_mib(cma.total_bytes)} "
+        f"needs {_mib(needed_bytes)} of contiguous memory in {pieces}; {_mib(cma.free_bytes)} of {_mib(cma.total_bytes)} "
         f"are free (CMA): start the kernel with {argument}: {_where(argument, root)}"
     )
     if int(argument[4:-1]) << 20 > _MANY_BYTES:

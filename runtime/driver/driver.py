@@ -20,7 +20,7 @@ from edgedec.reference.integer_profile.taps import TappedRows
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.driver.identity import Gateware, check_identity
 from edgedec.runtime.driver.limits import patience_cycles, watchdog_cycles
-from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions
+from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions, relocated
 from edgedec.runtime.driver.registers import Registers
 from edgedec.runtime.driver.report import PassReport, issued
 from edgedec.schemes import EmbeddingWeight
@@ -124,10 +124,13 @@ class Driver:
         """Write program, image, addresses and the watchdog's limit. It may be called again; committed positions are kept."""
         program, write = self.program, self.registers.write
         self._recover()
-        self._region("program").put(np.frombuffer(program.code, np.uint8))
-        self._region("image").put(program.image)
+        image, beat_bytes = program.image_regions, program.config.beat_bytes
+        code, base = relocated(program, {name: self._region(name).address for name in image})
+        self._region("program").put(np.frombuffer(code, np.uint8))
+        for name, beats in image.items():
+            self._region(name).put(program.image[beats.start * beat_bytes : beats.stop * beat_bytes])
         for name, register in ADDRESS_REGISTERS.items():
-            write(register, self._region(name).address)
+            write(register, base if name == "image" else self._region(name).address)
         write("program_bytes", len(program.code))
         write("watchdog_limit", watchdog_cycles(program))
         self.registers.write_fields("interrupt_enable", done=1, error=1, committed=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,9 +12,10 @@ from edgedec.device import Buffer, Device
 from edgedec.errors import DeviceError
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
+from edgedec.hw.isa.instructions import FIELDS, Base, Instruction, Opcode, pack_program
 from edgedec.hw.isa.striping import block_bytes, stripe
 
-__all__ = ["ADDRESS_REGISTERS", "Region", "regions"]
+__all__ = ["ADDRESS_REGISTERS", "Region", "regions", "relocated"]
 
 # Name in ``Program.sizes`` -> register with the buffer's address.
 ADDRESS_REGISTERS = {
@@ -72,20 +74,62 @@ def regions(device: Device, program: Program) -> Mapping[str, Region]:
     """Allocate a region for each of ``Program.sizes``, in whole blocks of the striping.
 
     Raises:
-        DeviceError: there is not enough memory, or the accelerator cannot address it. Nothing stays allocated then.
+        DeviceError: there is not enough memory, and the message says how much is missing; or the accelerator cannot address
+            it. Nothing stays allocated then.
     """
     config, allocated = program.config, dict[str, Region]()
     block = block_bytes(config.ports)
+    sizes = {name: -(-max(size, 1) // block) * block for name, size in program.sizes.items()}
     try:
-        for name, size in program.sizes.items():
-            whole = -(-max(size, 1) // block) * block
-            region = allocated[name] = Region(device.allocate(whole, alignment_bytes=block), config)
-            _check(name, region.address, whole, block)
+        for name, size in sizes.items():
+            try:
+                region = allocated[name] = Region(device.allocate(size, alignment_bytes=block), config)
+            except DeviceError as error:
+                raise _missing(name, sizes, allocated, error) from error
+            _check(name, region.address, size, block)
     except BaseException:
         for region in allocated.values():
             region.close()
         raise
     return allocated
+
+
+def _missing(name: str, sizes: Mapping[str, int], allocated: Mapping[str, Region], error: DeviceError) -> DeviceError:
+    there, needed = sum(sizes[one] for one in allocated), sum(sizes.values())
+    return DeviceError(
+        f"{error} (the {name} buffer, {sizes[name]} bytes; the program takes {needed} bytes in {len(sizes)} buffers, of "
+        f"which {there} bytes in {len(allocated)} were allocated: {needed - there} bytes are missing)"
+    )
+
+
+def relocated(program: Program, addresses: Mapping[str, int]) -> tuple[bytes, int]:
+    """Return a program's bytes for the places of its image's regions, and the value of image_address.
+
+    A READ is relative to image_address, which is the lowest of the regions; nothing but where it starts is changed.
+
+    Args:
+        addresses: address of each of ``Program.image_regions``.
+
+    Raises:
+        DeviceError: two regions are further apart than an instruction can say.
+    """
+    base = min(addresses[name] for name in program.image_regions)
+    if len(program.image_regions) == 1:
+        return program.code, base
+    beat_bytes, regions = program.config.beat_bytes, list(program.image_regions.items())
+    firsts, moved = [beats.start for _, beats in regions], list[Instruction]()
+    for one in program.instructions:
+        if one.opcode == Opcode.READ and one["base"] == Base.IMAGE:
+            name, beats = regions[bisect_right(firsts, one["start"]) - 1]
+            start = (addresses[name] - base) // beat_bytes + one["start"] - beats.start
+            if start >> FIELDS[Opcode.READ]["start"]:
+                raise DeviceError(
+                    f"the {name} buffer at {addresses[name]:#x} is too far from {base:#x}, the lowest one: an instruction "
+                    f"reaches {beat_bytes << FIELDS[Opcode.READ]['start']} bytes; use the board's main memory"
+                )
+            one = Instruction(one.opcode, {**one.fields, "start": start})
+        moved.append(one)
+    return pack_program(program.header, moved), base
 
 
 def _check(name: str, address: int, size: int, block: int) -> None:

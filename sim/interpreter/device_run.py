@@ -129,14 +129,46 @@ class Runner:
             except _FaultError as fault:
                 code = self._logical(held["program"][1]).tobytes()
                 raise self._missing_buffer(name, request, code, fault.outcome.address) from fault
-        versions = [(held[name][0], held[name][0].version) for name in ("program", "image")]
-        key = (request.addresses, request.program_bytes, versions)
+        key = (request.addresses, request.program_bytes, self._versions(held))
         if self._kept is None or self._kept[0] != key:
             program = self._program(
-                request.program_bytes, {name: self._logical(content) for name, (_, content) in held.items()}
+                request.program_bytes,
+                {name: self._logical(content) for name, (_, content) in held.items()},
+                request.addresses["image"],
             )
             self._kept = key, program, Interpreter(program)
         return self._kept[1:]
+
+    def _versions(self, held: Mapping[str, tuple[DeviceBuffer, U8]]) -> list[tuple[DeviceBuffer, int]]:
+        """Return the versions of the buffers of a program: all but those that passes change."""
+        changing = [held[name][0] for name in ("kv", "input")]
+        fixed = [held[name][0] for name in ("program", "image")]
+        kept = [one for one in self._memories if one in fixed or one not in changing]
+        return [(one, one.version) for one in kept]
+
+    def _gathered(self, instructions: Sequence[Instruction], base: int) -> tuple[tuple[Instruction, ...], U8]:
+        """Return the instructions and the image that they read as if it lay in one buffer, where it lies in several.
+
+        A READ that begins in no buffer, or ends in another one, starts beyond the image.
+        """
+        block, beat_bytes = block_bytes(self._config.ports), self._config.beat_bytes
+        places = dict[int, int]()  # address of a buffer -> its first beat here
+        images, beats, gathered = list[U8](), 0, list[Instruction]()
+        for one in instructions:
+            if one.opcode == Opcode.READ and one["base"] == Base.IMAGE:
+                address = base + one["start"] * beat_bytes
+                memory = next((m for m in self._memories if m.address <= address < m.address + m.bytes.size), None)
+                start = 1 << 35
+                if memory is not None and address + one["beats"] * beat_bytes <= memory.address + memory.bytes.size:
+                    begins = max(-(-memory.address // block) * block, base)  # blocks are aligned in memory
+                    if begins not in places:
+                        places[begins] = beats
+                        images.append(self._logical(memory.bytes[begins - memory.address :]))
+                        beats += images[-1].size // beat_bytes
+                    start = places[begins] + (address - begins) // beat_bytes
+                one = Instruction(one.opcode, {**one.fields, "start": start})
+            gathered.append(one)
+        return tuple(gathered), np.concatenate([*images, np.zeros(0, np.uint8)])
 
     def _missing_buffer(self, name: str, request: PassRequest, code: bytes, address: int) -> _FaultError:
         """Return the hardware's error for a missing buffer, which names the first instruction that reads the buffer."""
@@ -147,16 +179,17 @@ class Runner:
         readers = (n for n, one in numbered if one.opcode in opcodes and (base is None or one["base"] == base))
         return _FaultError(Cause.READ, next(readers, 0), address)
 
-    def _program(self, size: int, held: Mapping[str, U8]) -> Program:
+    def _program(self, size: int, held: Mapping[str, U8], base: int) -> Program:
         """Return the program as the compiler made it, from the buffers ``held`` in logical order."""
         instructions, commit = self._instructions(size, held["program"].tobytes())
+        instructions, image = self._gathered(instructions, base)
         heads = [one for one in instructions if one.opcode == Opcode.MATRIX and one["sink"] == Sink.LOGITS]
         program = Program(
             config=self._config,
             instructions=instructions,
             names=tuple(str(index) for index in range(len(instructions))),
             commit=commit,
-            image=held["image"],
+            image=image,
             input_beats=held["input"].size // self._config.beat_bytes,
             cache_beats=held["kv"].size // self._config.beat_bytes,
             host=HostFacts(

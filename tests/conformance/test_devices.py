@@ -6,6 +6,7 @@ On ``sim`` the registers and errors are the RTL's, so what passes on both says t
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -455,6 +456,59 @@ def test_a_memory_that_stops_answering_ends_the_pass_by_the_watchdog(opened: Ope
         given_up(driver, r"gave up in instruction \d+ \(.*: the watchdog expired.*; reset it")
         opened.mend(device)
         recovers(driver)
+
+
+class Scattered:
+    """Give buffers of a device at places in no order, none of them larger than ``most`` bytes."""
+
+    def __init__(self, device: Device, most: int, *, seed: int = 0, missing: int = 0) -> None:
+        self.device, self.name, self.kind, self.clock_hz = device, device.name, device.kind, device.clock_hz
+        self.read_register, self.write_register = device.read_register, device.write_register
+        self.wait, self.close = device.wait, device.close
+        self._most = most
+        self._pieces = [device.allocate(most, alignment_bytes=most) for _ in range(20 - missing)]
+        random.Random(seed).shuffle(self._pieces)
+
+    def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
+        if size_bytes > self._most or not self._pieces:
+            raise DeviceError(f"no piece of {size_bytes} bytes is free; there are {len(self._pieces)} of {self._most}")
+        return self._pieces.pop()
+
+
+@cache
+def divided() -> Program:
+    """Return the program with an image in regions of 640 bytes, each in a buffer of its own."""
+    return compile_model(MODEL, CONFIG, region_bytes=640)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_image_in_scattered_regions_computes_the_same(device: Device, seed: int) -> None:
+    """Let the allocator give no larger piece than one block; some matrices are divided, too."""
+    regions = divided().image_regions
+    assert len(regions) > 10
+    reads = [one["start"] for one in divided().instructions if one.opcode == Opcode.READ and one["base"] == 0]
+    assert len(reads) > len([one for one in program().instructions if one.opcode == Opcode.READ and one["base"] == 0])
+    scattered = Scattered(device, block_bytes(CONFIG.ports), seed=seed)
+    with Driver(scattered, divided(), embedding()) as driver:
+        addresses = [driver.regions[name].address for name in regions]
+        assert addresses != sorted(addresses)
+        assert driver.registers.read("image_address") == min(addresses)
+        pair = Both(driver)
+        pair.add([7, 14, 21, 28])
+        pair.run([1, 2, 3, 4], [-1, 0, 0, 2])
+        pair.keep([0, 2, 3])
+        pair.add([8])
+
+
+def test_too_little_memory_for_the_regions_says_how_much_is_missing(device: Device) -> None:
+    scattered = Scattered(device, block_bytes(CONFIG.ports), missing=12)
+    needed = len(divided().sizes) * block_bytes(CONFIG.ports)
+    missing = needed - 8 * block_bytes(CONFIG.ports)
+    with pytest.raises(
+        DeviceError,
+        match=rf"no piece of \d+ bytes.*takes {needed} bytes in \d+ buffers.* 8 were .*: {missing} bytes are missing",
+    ):
+        Driver(scattered, divided(), embedding())
 
 
 def test_an_interrupted_wait_can_be_repeated(started: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

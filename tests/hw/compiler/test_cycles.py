@@ -26,6 +26,20 @@ def program(kind: str = "native") -> Program:
     return compile_model(prepared(*float_model(scheme, {**changes, "head_dim": 8})), SMALL)
 
 
+@pytest.mark.parametrize("kind", ["native", "int8", "planes2"])
+@pytest.mark.parametrize("bandwidth", [None, FULL / 3])
+def test_a_matrix_in_several_regions_takes_the_cycles_of_one_read(kind: str, bandwidth: float | None) -> None:
+    """Divide matrices among READs: only the program itself is longer, by whole beats."""
+    scheme, changes = KINDS[kind]
+    divided = compile_model(prepared(*float_model(scheme, {**changes, "head_dim": 8})), SMALL, region_bytes=512)
+    more = (len(divided.code) - len(program(kind).code)) // SMALL.beat_bytes
+    assert more > 0
+    whole, parts = (cycles(one, slots=2, committed=3, bandwidth=bandwidth) for one in (program(kind), divided))
+    assert parts.beats == whole.beats + more
+    assert parts.dependency == whole.dependency
+    assert parts.cycles == pytest.approx(whole.cycles + more * (1 if bandwidth is None else 3), abs=4)
+
+
 def _sum(pass_cycles: PassCycles) -> int:
     return (
         pass_cycles.beats

@@ -10,6 +10,7 @@ from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler import program as module
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.lowering import Lowering
+from edgedec.hw.compiler.memory_image import REGION_BYTES
 from edgedec.hw.compiler.program import Program, compile_model, laid_out, lowered_sizes
 from edgedec.hw.isa.instructions import Base, Instruction, Opcode
 from edgedec.hw.isa.striping import block_bytes
@@ -17,12 +18,16 @@ from tests.edgedec.reference.integer_profile.support.make_models import KINDS, t
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sizes_before_the_image_are_those_of_the_program(kind: str) -> None:
+@pytest.mark.parametrize("region_bytes", [REGION_BYTES, 2048])
+def test_sizes_before_the_image_are_those_of_the_program(kind: str, region_bytes: int) -> None:
     model = tiny(kind)[2]
-    config = config_for(model, context=64)
-    lowering = Lowering(model, config)
+    config = config_for(model, context=64, instructions=256)
+    lowering = Lowering(model, config, region_bytes=region_bytes)
     lowering.run()
-    assert lowered_sizes(lowering) == compile_model(model, config).sizes
+    sizes = compile_model(model, config, region_bytes=region_bytes).sizes
+    assert lowered_sizes(lowering) == sizes
+    assert ("image 2" in sizes) == (region_bytes < REGION_BYTES)
+    assert all(size <= region_bytes for name, size in sizes.items() if name.startswith("image"))
 
 
 @pytest.mark.parametrize("ports", [1, 2, 4])

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgedec.errors import DeviceError
+from edgedec.hw.compiler.program import compile_model
+from edgedec.hw.isa.instructions import FIELDS, Opcode, unpack_program
 from edgedec.hw.isa.striping import block_bytes, stripe
 from edgedec.runtime.driver.driver import BEST, WHOLE_ROWS, Driver
-from edgedec.runtime.driver.regions import Region
+from edgedec.runtime.driver.regions import Region, relocated
 from edgedec.sim.devices.interpreter import InterpreterDevice
 from edgedec.sim.machine.arena import ArenaBuffer
-from tests.runtime.driver.support.bench_session import embedding, ids, program
+from tests.runtime.driver.support.bench_session import MODEL, embedding, ids, program
 from tests.sim.support.make_small_top import CONFIG
 
 MEBI = 1 << 20
@@ -74,3 +77,24 @@ def test_only_the_read_part_of_results_is_fetched(monkeypatch: pytest.MonkeyPatc
         assert best.ids[0, 0] == whole.values[0].argmax()
         assert best.logits[0, 0] == whole.values[0].max()
     assert fetched == [8 * CONFIG.slots * (1 + CONFIG.top_k), program().output_bytes]
+
+
+def test_regions_that_an_instruction_cannot_reach_are_refused() -> None:
+    """Put the second region so far from the first one that no READ can begin there, and just near enough."""
+    divided = compile_model(MODEL, CONFIG, region_bytes=640)
+    addresses = {name: 8192 * number for number, name in enumerate(divided.image_regions)}
+    reach = CONFIG.beat_bytes << FIELDS[Opcode.READ]["start"]
+    far = {**addresses, "image 2": reach}
+    with pytest.raises(DeviceError, match=rf"the image 2 buffer at {reach:#x} is too far from 0x0, the lowest one"):
+        relocated(divided, far)
+    code, base = relocated(divided, {**addresses, "image 2": reach - 8192})
+    _, moved = unpack_program(code)
+    assert base == 0
+    changed = [(one, before) for one, before in zip(moved, divided.instructions, strict=True) if one != before]
+    assert changed
+    assert all({**one.fields, "start": 0} == {**before.fields, "start": 0} for one, before in changed)
+
+
+def test_an_image_of_one_region_leaves_the_program_as_it_is() -> None:
+    program = compile_model(MODEL, CONFIG)
+    assert relocated(program, {"image": 8192}) == (program.code, 8192)
