@@ -19,7 +19,7 @@ BOARD = Board(
     ports=4,
     port_bytes=16,
     port_protocol="AXI4",
-    burst_beats=16,
+    burst_beats=64,
     cma_bytes=128 << 20,
     power_sensors=("ir38060",),
     host_cores=4,
@@ -42,8 +42,7 @@ BOARD = Board(
             "ports": "AMD UG1085: S_AXI_HP0 to HP3",
             "port_bytes": "AMD UG1085: 128 bits",
             "port_protocol": "AMD UG1085",
-            "burst_beats": "AMD UG1085, AXI FIFO Interface: behind the port is AXI3, with bursts of at most 16 beats; "
-            "docs/accelerator.md: 256 are not faster",
+            "burst_beats": "as on the KV260, whose ports are the same (AMD UG1085)",
             "cma_bytes": "Xilinx/PYNQ, sdbuild, linux-xlnx/pynq.cfg: CONFIG_CMA_SIZE_MBYTES=128",
             "power_sensors": "Avnet/Ultra96-PYNQ, device tree and sensorconf-v2: the board's 5 V converter; its name in "
             "hwmon (check)",

@@ -10,7 +10,7 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.staged_reset import StagedReset
 from edgedec.hw.blocks.stamp import stamp
-from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
+from edgedec.hw.config import ADDRESS_BITS, READ_BURSTS, AcceleratorConfig
 from edgedec.hw.control.command_processor import CommandProcessor
 from edgedec.hw.control.counters import CounterBlock
 from edgedec.hw.control.register_block import RegisterBlock
@@ -50,6 +50,7 @@ class Accelerator(CostedComponent):
         write: Out(AXI4 write channels). A port as wide as one read port.
         interrupt: Out(1). Level of the interrupt.
         prefetcher, writer: the masters, which outlive a reset.
+        burst_beats: longest burst of its ports in beats, as configured; simulations watch it.
         trace_matrix ..: Out. The outputs of the Datapath, only with ``trace``.
 
     Throughput: one beat of the read stream per cycle. docs/accelerator.md, "The cycle budget", gives the cycles of a
@@ -65,7 +66,7 @@ class Accelerator(CostedComponent):
                 "the configuration has taps=true, and there is no unit yet that writes tapped vectors to memory: leave taps "
                 "out, or use --device interpreter, which has one"
             )
-        self._config, self._trace = config, trace
+        self._config, self._trace, self.burst_beats = config, trace, config.burst_beats
         self._registers = RegisterBlock(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
         self._processor = CommandProcessor(config, address_bits=ADDRESS_BITS)
         self.prefetcher = Prefetcher(
@@ -75,7 +76,7 @@ class Accelerator(CostedComponent):
             depth=config.prefetch_beats,
             style=prefetch_style(config),
             max_burst=config.burst_beats,
-            outstanding=config.read_bursts,
+            outstanding=READ_BURSTS,
         )
         self._router = Router(config)
         self.writer = ResultWriter(config, address_bits=ADDRESS_BITS)

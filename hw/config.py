@@ -17,6 +17,7 @@ __all__ = [
     "GROUP_COLUMNS",
     "HEAD_NORM_ITEMS",
     "MATRICES_AHEAD",
+    "READ_BURSTS",
     "RING_SLACK",
     "ROWS",
     "VECTORS_AHEAD",
@@ -36,14 +37,15 @@ CONSTANT_BEATS = 512  # beats of constants that may wait to be unpacked; the dep
 RING_SLACK = 32  # rows by which a sequence can go back in a ring, and most rows of a pass; at least the most slots
 VECTORS_AHEAD = 4  # vectors that may be announced ahead
 MATRICES_AHEAD = 8  # matrices that may be queued before their rows arrive
+READ_BURSTS = (
+    8  # bursts of a read port without their last beat: as many commands as a port of a Zynq takes (AMD UG1085)
+)
 _BLOCK_WORDS = 512  # words of a RAMB18 at its widest, 36 bits
 _RESULTS = (
     512  # results of 8 bytes before the rows of logits: ROWS_OFFSET / RESULT_BYTES of edgedec.hw.isa.output_layout
 )
 _MOST_COLUMNS = 1 << 16  # columns of all query heads
 _MOST_RUN = (1 << 24) - 1  # beats of a run, limited by an instruction's field
-_BEATS_UNDER_WAY = 256  # beats of a read port that are requested and not received
-_LEAST_BURSTS, _MOST_BURSTS = 8, 64  # bursts of a read port that are under way; the limit of ReadMaster
 # Members of later versions, whose default is that the feature is missing.
 _LATER = ("window", "shared", "head_norms", "post_norms", "score_cap", "gelu", "taps")
 _RANGES = (  # members with their least and largest values
@@ -127,7 +129,7 @@ class AcceleratorConfig:
     per_row: bool = True
     top_k: int = 8
     prefetch_beats: int = 4096
-    burst_beats: int = 16
+    burst_beats: int = 64
     instructions: int = 1536
     ultra: bool = True
     clock_hz: float = 250e6
@@ -185,14 +187,6 @@ class AcceleratorConfig:
     def port_bytes(self) -> int:
         """Bytes of each read port, and of the write port."""
         return self.beat_bytes // self.ports
-
-    @property
-    def read_bursts(self) -> int:
-        """Largest number of bursts of a read port without their last beat: together they hold at least 256 beats.
-
-        With fewer beats under way, a port does not cover the memory's latency (docs/accelerator.md).
-        """
-        return min(max(_LEAST_BURSTS, _BEATS_UNDER_WAY // self.burst_beats), _MOST_BURSTS)
 
     @property
     def groups(self) -> int:

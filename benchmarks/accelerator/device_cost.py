@@ -22,7 +22,7 @@ from edgedec.board import Board
 from edgedec.hw.compiler.cycles import IDLE_READ, PREFETCH, PROGRAM_START
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import READ_BURSTS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Opcode
 from edgedec.hw.isa.striping import physical_address
 from edgedec.sim.ddr.memory import DdrMemory
@@ -125,7 +125,7 @@ class Commits:
                 writes.append(Write(due=taken + chunk + 1, address=place))
             taken += len(to)
         if self._rate is None:
-            limits: dict[str, Any] = {"burst_beats": config.burst_beats, "outstanding": config.read_bursts}
+            limits: dict[str, Any] = {"burst_beats": config.burst_beats, "outstanding": READ_BURSTS}
             cycles = float(read(DdrMemory(KV260), ranges, writes, depth=config.prefetch_beats, **limits).cycles)
         else:
             cycles = max(taken * config.beat_bytes * config.clock_hz / self._rate, _WRITE_CYCLES * len(writes))

@@ -48,7 +48,7 @@ LAYERS, ROWS, PAST = 3, 501, 127  # layers, rows of logits and positions of the 
 SHOWN = ("alone", "other_reads_0.5", "other_mixed_0.5")  # conditions of decoding with other sets of parameters
 _LEAD = 16  # slices that a port may be ahead of the slowest one
 # Beats of the longest burst, and bursts of a port that are under way at a time.
-_BURSTS = ((256, 8), (64, 8), (32, 8), (16, 16), (16, 8), (8, 32))
+_BURSTS = ((64, 8), (256, 8), (32, 8), (16, 8), (8, 8))
 _READY = 1e12  # bytes per second of a memory that is always ready
 
 

@@ -13,7 +13,7 @@ from benchmarks.accelerator.speed_figures import PassCase
 from edgedec.hw.compiler.cycles import timetable
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import READ_BURSTS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Instruction, Opcode, When
 from edgedec.hw.isa.striping import physical_address
 from edgedec.sim.ddr.library import FOLDER
@@ -118,7 +118,7 @@ class Traffic:
         return {
             "depth": config.prefetch_beats,
             "burst_beats": config.burst_beats,
-            "outstanding": self._outstanding or config.read_bursts,
+            "outstanding": self._outstanding or READ_BURSTS,
         }
 
     def _executed(self, case: PassCase) -> Iterator[Instruction]:

@@ -56,7 +56,7 @@ GRID: Mapping[str, tuple[int, ...]] = MappingProxyType(
 )
 # Fewer of them, for a quick look.
 QUICK_GRID: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {"port_entries": (9, 16), "read_entries": (16, 24), "overtakes": (4,), "grant_lines": (1, 4)}
+    {"port_entries": (12, 16), "read_entries": (16, 24), "overtakes": (4,), "grant_lines": (1, 4)}
 )
 
 _HOST_S = 8e-6  # time of the host in a measurement, in seconds

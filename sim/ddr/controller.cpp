@@ -37,6 +37,11 @@ public:
         if (!write) done_(access, now_ + p_.read_latency + p_.t_line);
     }
 
+    void archive(Archive& a) override {
+        Controller::archive(a);
+        a(queue_, reads_, writes_, credit_);
+    }
+
 private:
     int64_t waiting(bool write) const { return write ? writes_ : reads_; }
 
@@ -97,6 +102,14 @@ public:
         if (!waiting_[writing_]) return;
         column_command();
         row_command();
+    }
+
+    void archive(Archive& a) override {
+        Controller::archive(a);
+        for (Bank& bank : banks_)
+            a(bank.row, bank.column_ok, bank.precharge_ok, bank.activate_ok, bank.waiting[0], bank.waiting[1], bank.hit,
+              bank.overtaken);
+        a(groups_, waiting_, activates_, next_refresh_, busy_until_, last_read_, last_write_, run_, idle_, order_, writing_);
     }
 
 private:

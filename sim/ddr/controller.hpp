@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "archive.hpp"
 #include "parameters.hpp"
 
 namespace edgedec::ddr {
@@ -32,6 +33,7 @@ public:
     virtual bool room(bool write) const = 0;
     virtual void push(uint64_t address, bool write, int port, uint32_t slot) = 0;
     virtual void tick() = 0;
+    virtual void archive(Archive& a) { a(now_, counts_); }
     int64_t now() const { return now_; }
     const Counts& counts() const { return counts_; }
     void record() { recording_ = true; }

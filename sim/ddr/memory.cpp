@@ -39,6 +39,15 @@ bool Memory::idle() const {
     return true;
 }
 
+void Memory::archive(Archive& a) {
+    Ports::archive(a);
+    for (Port& port : ports_)
+        a(port.reads, port.writes, port.lines, port.first_slot, port.entries, port.write_lines, port.responses, port.write_beat,
+          port.write_response);
+    controller_->archive(a);
+    a(return_free_, turn_, controller_turn_, granted_, phase_);
+}
+
 void Memory::cycle(const PortIn* in) {
     for (int i = 0; i < p_.ports; ++i) transfer(i, in[i]);
     ++cycle_;
@@ -102,8 +111,9 @@ void Memory::arbitrate() {
 
 bool Memory::send_read(int number) {
     Port& port = ports_[static_cast<size_t>(number)];
-    if (port.reads.empty() || static_cast<int64_t>(port.lines.size()) >= p_.port_lines || port.entries >= p_.port_entries ||
-        !controller_->room(false))
+    // A line takes room in the port's queue once the controller has answered it; before that, it is one of its entries.
+    const int64_t answered = static_cast<int64_t>(port.lines.size()) - port.entries;
+    if (port.reads.empty() || answered >= p_.port_lines || port.entries >= p_.port_entries || !controller_->room(false))
         return false;
     Command& burst = port.reads.front();
     if (controller_->now() < burst.from) return false;

@@ -17,6 +17,7 @@ public:
 
     void cycle(const PortIn* in) override;
     bool idle() const override;
+    void archive(Archive& a) override;
     const Counts& counts() const { return controller_->counts(); }
     Controller& controller() { return *controller_; }
 

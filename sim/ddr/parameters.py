@@ -33,12 +33,13 @@ class DdrParameters:
     port_bytes: int = 16  # [AXI] 128-bit HP ports: 4.0 GB/s each
     # Ports of the controller for HP0..HP3; HP1 and HP2 share one [UG1085, PL-PS Interface Specifics].
     controller_port: tuple[int, ...] = (0, 1, 1, 2)
-    port_commands: int = 8  # bursts waiting in a port, of each direction [assumed: no effect from 4 on]
-    port_lines: int = 48  # pending lines of 64 bytes: 3 KiB, more than a refresh and the latency take [fitted]
-    port_entries: int = 9  # lines of a port that the controller holds at most [fitted]
+    port_commands: int = 8  # bursts waiting in a port, of each direction [UG1085, AXI FIFO Interface]
+    # Lines of 64 bytes that the controller has answered and the master has not taken: 128 words of 128 bits [UG1085].
+    port_lines: int = 32
+    port_entries: int = 12  # lines of a port that the controller holds at most [fitted]
     port_write_lines: int = 16  # [assumed: no effect from 8 on]
-    request_clocks: int = 40  # from a port to the controller's queue [fitted]
-    return_clocks: int = 30  # from the controller to a port, so that an idle read takes 172 ns [fitted]
+    request_clocks: int = 50  # from a port to the controller's queue [fitted]
+    return_clocks: int = 20  # from the controller to a port, so that an idle read takes 172 ns [fitted]
     response_clocks: int = 20  # [assumed: no effect on rates]
     return_beat_clocks: int = 1  # clocks for 128 bits at a port of the controller [assumed]
 
@@ -49,7 +50,7 @@ class DdrParameters:
     banks: int = 4  # banks of a group
     row_bit: int = 16  # [init] ADDRMAP5, 6, 9 to 11
     read_entries: int = (
-        16  # lines that the controller can choose among [fitted; the register's 33 gives too few conflicts]
+        24  # lines that the controller can choose among [fitted; the register's 33 gives too few conflicts]
     )
     write_entries: int = 64  # [assumed: no effect from 32 on]
     write_starve_clocks: int = 64  # [init] PERFWR1.w_max_starve

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "archive.hpp"
+
 namespace edgedec::ddr {
 
 constexpr int kMostPortBytes = 64;
@@ -41,6 +43,8 @@ public:
     // One rising edge: what is valid and ready is transferred; then the outputs of the next cycle stand in ``out``.
     virtual void cycle(const PortIn* in) = 0;
     virtual bool idle() const = 0;
+    // All that a later cycle depends on but the bytes, the injected faults and the parameters.
+    virtual void archive(Archive& a) { a(cycle_, out_); }
 
     int64_t cycles() const { return cycle_; }
     const std::string& violation() const { return violation_; }  // the first; empty without

@@ -327,7 +327,8 @@ def buses(component: Any) -> dict[str, tuple[Any, Kind]]:
 class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
     """A component with a monitor at each of its AXI ports, and otherwise with its own ports, signals and names.
 
-    The buses between the parts of a system are observed, too, if it names them in ``inner_buses``.
+    The buses between the parts of a system are observed, too, if it names them in ``inner_buses``. No burst may be longer
+    than the component's ``burst_beats``, if it has that.
 
     Parameters:
         inner: the component.
@@ -353,13 +354,13 @@ class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
     ) -> None:
         self._inner, self._contracts, self._domains = inner, contracts, dict(domains or {})
         self._outlives_reset = outlives_reset
-        observed = buses(inner)
+        observed, limits = buses(inner), {"max_burst": getattr(inner, "burst_beats", None), **options}
         for name, (bus, domain) in getattr(inner, "inner_buses", {}).items():
             for direction, kind in directions(name, bus).items():
                 observed[direction] = (bus, kind)
                 self._domains[direction] = domain
         self._monitors = {
-            name: AxiMonitor(bus, kind=kind, patience=patience, **options) for name, (bus, kind) in observed.items()
+            name: AxiMonitor(bus, kind=kind, patience=patience, **limits) for name, (bus, kind) in observed.items()
         }
         self.names = tuple(observed)
         self.violations = Signal(len(RULES) * len(observed))

@@ -96,11 +96,9 @@ def test_members_of_another_type_are_refused(member: str) -> None:
             AcceleratorConfig(**{member: value})
 
 
-@pytest.mark.parametrize(("burst_beats", "bursts"), [(1, 64), (8, 32), (16, 16), (32, 8), (256, 8)])
-def test_short_bursts_are_more_at_a_time(burst_beats: int, bursts: int) -> None:
-    config = AcceleratorConfig(burst_beats=burst_beats)
-    assert config.read_bursts == bursts
-    assert config.hash == AcceleratorConfig().hash, "no program depends on the bursts"
+@pytest.mark.parametrize("burst_beats", [1, 16, 256])
+def test_no_program_depends_on_the_bursts(burst_beats: int) -> None:
+    assert AcceleratorConfig(burst_beats=burst_beats).hash == AcceleratorConfig().hash
 
 
 def test_the_largest_results_end_where_the_rows_begin() -> None:

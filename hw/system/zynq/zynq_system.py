@@ -35,6 +35,7 @@ class ZynqSystem(CostedComponent):
         memory0 ..: Out(AXI3 of 64 bits). For S_AXI_HP0 and so on, one for each port of the accelerator; only the first
             one has write channels.
         interrupt: Out(1). Level of the interrupt, for IRQ_F2P.
+        burst_beats: longest burst on these ports in beats, as configured; simulations watch it.
 
     Latency, Throughput: those of its parts.
     Source: derived here.
@@ -43,7 +44,7 @@ class ZynqSystem(CostedComponent):
     def __init__(self, config: AcceleratorConfig, accelerator: Any) -> None:
         if config.burst_beats > LONGEST_BURST:
             raise ValueError(f"config.burst_beats must be at most {LONGEST_BURST} for AXI3, not {config.burst_beats!r}")
-        self._config, self._accelerator = config, accelerator
+        self._config, self._accelerator, self.burst_beats = config, accelerator, config.burst_beats
         self._bridge = LiteBridge(
             {
                 "accelerator": (_FAMILY.accelerator_address, REGISTER_BYTES),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
 from edgedec.hw.compiler.program import laid_out
+from edgedec.hw.config import READ_BURSTS
 from edgedec.runtime.driver.driver import Driver
 from edgedec.sim.interpreter import Interpreter
 from edgedec.sim.machine.device import MachineDevice
@@ -29,7 +30,6 @@ from edgedec.sim.verify.benches.common import (
 )
 from edgedec.sim.verify.benches.observer import Observer
 from edgedec.sim.verify.benches.workloads import (
-    CONFIG,
     BenchPass,
     InterpretedPass,
     ReadRange,
@@ -206,7 +206,7 @@ class AcceleratorBench:
         """
         for channel in (self.reads.ar_channel, self.reads.r_channel):
             channel.set_pause_generator(pauses(self.rng, reads))
-        self.reads.ar_channel.queue_occupancy_limit = _FEW_ADDRESSES if reads else CONFIG.read_bursts
+        self.reads.ar_channel.queue_occupancy_limit = _FEW_ADDRESSES if reads else READ_BURSTS
         for channel in (self.writes.aw_channel, self.writes.w_channel, self.writes.b_channel):
             channel.set_pause_generator(pauses(self.rng, writes))
 

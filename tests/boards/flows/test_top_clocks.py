@@ -20,7 +20,7 @@ from tests.hw.support.bench_clocks import Clock, Metastable
 from tests.hw.support.bench_crossings import Crossings, crossings
 from tests.hw.support.fake_accelerator import Copier
 
-CONFIG = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, ultra=False, clock_hz=80e6)
+CONFIG = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, ultra=False, burst_beats=16, clock_hz=80e6)
 # Chains of each top outside of its system, each with its bits and registers.
 LINE = {"system.receiver.synchronizer": (1, 2)}
 CHAINS = {

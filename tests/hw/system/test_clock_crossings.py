@@ -26,7 +26,7 @@ from tests.hw.support.bench_crossings import crossings
 from tests.hw.support.fake_accelerator import Copier
 
 CONFIG = AcceleratorConfig(beat_bytes=4, ports=1, slots=1, ultra=False, clock_hz=50e6)
-WIDE = replace(CONFIG, beat_bytes=8)
+WIDE = replace(CONFIG, beat_bytes=8, burst_beats=16)
 BAUD = 1_000_000
 # Queues of each pair of crossings, each with the bits of its two counts.
 QUEUES = {"read_crossing{}.ar": 4, "read_crossing{}.r": 5} | {f"write_crossing{{}}.{name}": 4 for name in ("aw", "b")}

@@ -46,7 +46,9 @@ def test_ports_that_were_delayed_come_together_again() -> None:
     """
     beats, first = 7000, 2500
     image = np.random.default_rng(1).integers(0, 256, beats * 64, np.uint8)
-    component = Prefetcher(beat_bytes=64, ports=_PORTS, address_bits=24, count_bits=16, depth=4096, style="auto")
+    component = Prefetcher(
+        beat_bytes=64, ports=_PORTS, address_bits=24, count_bits=16, depth=4096, style="auto", max_burst=64
+    )
     memories = [DdrMemory(contents=stripe(image, ports=_PORTS, port_bytes=_PORT_BYTES)), DdrMemory()]
     for memory in memories:
         memory.inject_stall(0, first_cycle=700, cycles=1100)
@@ -71,7 +73,9 @@ def test_the_model_of_the_stream_is_as_fast_as_the_rtl() -> None:
     heads = [Range(start=100_000 + 1536 * run, beats=192) for run in (0, 2, 1, 4, 3, 6, 5, 7)]
     ranges = [Range(start=80, beats=192), Range(start=272, beats=1300), Range(start=1572, beats=1), *heads]
     ranges += [Range(start=1573, beats=77), Range(start=1650, beats=1300)]
-    component = Prefetcher(beat_bytes=64, ports=_PORTS, address_bits=24, count_bits=16, depth=1024, style="auto")
+    component = Prefetcher(
+        beat_bytes=64, ports=_PORTS, address_bits=24, count_bits=16, depth=1024, style="auto", max_burst=64
+    )
     cycles: dict[str, list[int]] = {}
     beats = sum(entry.beats for entry in ranges)
     run(

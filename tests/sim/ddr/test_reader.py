@@ -69,9 +69,9 @@ def least(ranges: list[Range]) -> int:
     return sum(range_.beats + range_.wait for range_ in ranges)
 
 
-@pytest.mark.parametrize(("slots", "limit"), [(1, 1.004), (4, 1.015), (8, 1.03)])
+@pytest.mark.parametrize(("slots", "limit"), [(1, 1.02), (4, 1.03), (8, 1.045)])
 def test_layers_are_read_at_the_rate_of_the_ports(slots: int, limit: float) -> None:
-    """Allow for the writes, of which the controller takes eight between two turns of its bus."""
+    """Allow for refreshes, which 2 KiB of a port do not bridge, and for writes, eight between two turns of the bus."""
     ranges = layers(3)
     result = read(DdrMemory(), ranges, new_rows(ranges, slots))
     assert result.most_lead == 16
@@ -96,7 +96,7 @@ def test_a_disturbance_costs_only_its_own_time(seed: int) -> None:
         port, first, cycles = int(rng.integers(4)), int(rng.integers(90_000)), int(rng.integers(100, 3000))
         memory.inject_stall(port, first_cycle=first, cycles=cycles)
         lost_cycles += cycles
-    assert read(memory, ranges).cycles < 1.01 * least(ranges) + lost_cycles
+    assert read(memory, ranges).cycles < 1.025 * least(ranges) + lost_cycles
 
 
 @pytest.mark.parametrize("writes", [0, 4])

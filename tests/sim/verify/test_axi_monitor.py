@@ -10,7 +10,11 @@ from amaranth.lib.wiring import Component, In, Out, Signature
 from amaranth.sim import Simulator
 
 from edgedec.errors import EdgedecError
+from edgedec.hw.accelerator import Accelerator
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
+from edgedec.hw.memory.read_master import ReadMaster
+from edgedec.hw.system.zynq.zynq_system import ZynqSystem
 from edgedec.sim.verify.axi_monitor import PATIENCE as LONG_WAIT
 from edgedec.sim.verify.axi_monitor import RULES, AxiMonitor, Kind, Watched, broken, buses
 from edgedec.sim.verify.formal import FormalDesign, obeys, prove
@@ -242,6 +246,34 @@ def test_the_ports_of_a_component_are_watched() -> None:
     simulator.add_testbench(bench)
     simulator.run()
     assert reported == ["bus: the manager breaks boundary: a burst crosses 4 KiB (ARM IHI 0022, A3.4.1)"]
+
+
+@pytest.mark.parametrize("max_burst", [4, 256])
+def test_a_burst_that_is_longer_than_configured_is_seen(max_burst: int) -> None:
+    """Read 16 beats with a master that was given the configured length, and with one to which nobody gave it."""
+    master = ReadMaster(address_bits=12, data_bytes=4, length_bits=8, max_burst=max_burst)
+    master.burst_beats = 4
+    simulator = Simulator(Watched(master, contracts=True))
+    simulator.add_clock(1e-6)
+
+    async def bench(ctx: Any) -> None:
+        ctx.set(master.requests.payload, {"address": 0, "bytes": 64})
+        ctx.set(master.requests.valid, 1)
+        ctx.set(master.bus.arready, 1)
+        await ctx.tick().repeat(8)
+
+    simulator.add_testbench(bench)
+    if max_burst == 4:
+        simulator.run()
+        return
+    with pytest.raises(AssertionError, match="bus: the manager breaks length: a burst has more beats than it may have"):
+        simulator.run()
+
+
+def test_the_accelerators_ports_are_watched_for_the_configured_length() -> None:
+    config = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, burst_beats=16)
+    accelerator = Accelerator(config)
+    assert (accelerator.burst_beats, ZynqSystem(config, accelerator).burst_beats) == (16, 16)
 
 
 def test_a_wait_without_end_is_seen() -> None:

@@ -25,7 +25,7 @@ PACKED = {
     *("BUFG", "CARRY4", "DSP48E1", "FDCE", "FDPE", "FDRE", "FDSE", "INV", "PS7", "RAM32M", "RAM64M"),
     *("RAMB18E1", "RAMB36E1", *(f"LUT{inputs}" for inputs in range(1, 7))),
 }
-CONFIG = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, ultra=False)
+CONFIG = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, ultra=False, burst_beats=16)
 ADDRESS = ("ADDR", "BURST", "CACHE", "ID", "LEN", "LOCK", "PROT", "READY", "SIZE", "VALID")
 CHANNELS = {
     **{f"A{letter}": ADDRESS for letter in "RW"},

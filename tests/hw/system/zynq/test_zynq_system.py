@@ -23,7 +23,7 @@ DONE, ERROR = 1, 2  # bits of interrupt_status
 
 
 def config(port_bytes: int) -> AcceleratorConfig:
-    return AcceleratorConfig(beat_bytes=port_bytes, ports=1, slots=1, ultra=False)
+    return AcceleratorConfig(beat_bytes=port_bytes, ports=1, slots=1, ultra=False, burst_beats=16)
 
 
 def at(name: str) -> int:

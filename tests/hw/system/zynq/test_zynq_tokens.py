@@ -39,7 +39,16 @@ def model() -> IntegerModel:
 @pytest.fixture(scope="module")
 def config(model: IntegerModel) -> AcceleratorConfig:
     return config_for(
-        model, beat_bytes=8, ports=1, slots=1, context=64, prefetch_beats=64, top_k=4, ultra=False, clock_hz=50e6
+        model,
+        beat_bytes=8,
+        ports=1,
+        slots=1,
+        context=64,
+        prefetch_beats=64,
+        top_k=4,
+        ultra=False,
+        burst_beats=16,
+        clock_hz=50e6,
     )
 
 

@@ -19,7 +19,7 @@ __all__ = ["BOARD", "IDCODE", "PART", "SIZES", "bit_file", "fake_hardware", "fak
 
 BOARD: Board = project.adapt_board(find_board("pynq-z2"))
 PART, IDCODE = "xc7z020clg400-1", 0x0372_7093
-SIZES = {"beat_bytes": 8, "ports": 1, "slots": 1, "ultra": False, "clock_hz": 50_000_000}
+SIZES = {"beat_bytes": 8, "ports": 1, "slots": 1, "ultra": False, "burst_beats": 16, "clock_hz": 50_000_000}
 WORDS = 101
 _COMMON = """
     import hashlib, json, os, struct, sys, time
