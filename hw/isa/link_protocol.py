@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -20,14 +21,17 @@ __all__ = [
     "VERSION",
     "Identity",
     "LinkCommand",
+    "RunItem",
     "Status",
     "frame",
     "opened",
+    "run_arguments",
+    "run_item",
 ]
 
 END, ESCAPE, ESCAPED_END, ESCAPED_ESCAPE = 0xC0, 0xDB, 0xDC, 0xDD  # bytes of the framing
 MAGIC = int.from_bytes(b"edlk", "little")  # first four bytes of an identity
-VERSION = 1  # version of the protocol
+VERSION = 2  # version of the protocol
 BLOCK_BYTES = 512  # largest block of memory in a frame, in bytes
 RECEIVE_BYTES = 4096  # bytes of frames, as transmitted, that a device queues while it is busy
 IDENTITY = struct.Struct("<IBBBBHHQQI")  # layout of an identity
@@ -43,6 +47,7 @@ class LinkCommand(IntEnum):
     READ_MEMORY = 4
     WRITE_MEMORY = 5
     WAIT = 6
+    RUN = 7
 
 
 class Status(IntEnum):
@@ -53,6 +58,17 @@ class Status(IntEnum):
     ARGUMENT = 2
     ORDER = 3
     BUS = 4
+    EXPECTATION = 5
+
+
+class RunItem(IntEnum):
+    """Kinds of items of RUN. The device carries the items out in their order, and ends at the first one that fails."""
+
+    PADDING = 0  # nothing
+    READ = 1  # gives ``count`` registers, u32 each
+    WRITE = 2  # writes ``count`` registers
+    WAIT = 3  # waits as WAIT does, and gives what WAIT gives; a byte that arrives does not end it
+    EXPECT = 4  # gives ``count`` registers, u32 each, and ends RUN at the first one that has another value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,3 +145,21 @@ def opened(between: bytes) -> bytes | None:
     if not 6 <= len(whole) <= MOST_FRAME or zlib.crc32(whole[:-4]) != int.from_bytes(whole[-4:], "little"):
         return None
     return whole[:-4]
+
+
+def run_item(kind: RunItem, offset: int = 0, values: Sequence[int] = (), *, count: int = 0) -> bytes:
+    """Return an item of RUN.
+
+    Args:
+        offset: byte offset of its first register; the others follow it.
+        values: values of WRITE and EXPECT, one for each register; the cycles of WAIT.
+        count: registers of READ.
+    """
+    head = offset // 4 | (count or len(values)) << 16 | kind << 24
+    return struct.pack(f"<I{len(values)}I", head, *values)
+
+
+def run_arguments(items: bytes, granule: int) -> bytes:
+    """Return the arguments of RUN: items, and padding up to the bytes that a device of this granule takes."""
+    size = max(8, len(items))
+    return items.ljust(size + -(size - 8) % granule, b"\0")

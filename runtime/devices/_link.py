@@ -17,8 +17,9 @@ from pathlib import Path
 
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.isa.link_protocol import END, MOST_FRAME, Identity, LinkCommand, Status, frame, opened
+from edgedec.runtime.devices._latency import ask_low_latency
 
-__all__ = ["Link"]
+__all__ = ["Link", "UnmetError"]
 
 _PATIENCE_S, _PSEUDO_PATIENCE_S = 0.5, 10.0  # default patience, and that for pseudo-terminals, which simulations use
 _FIRST_PATIENCE_S = 2.0  # upper bound of the default patience for the first answer
@@ -26,6 +27,18 @@ _PSEUDO_MAJORS = range(136, 144)  # major device numbers of Linux's pseudo-termi
 _TRIES = 6  # attempts for one command, each with a longer patience than the previous one
 _MOST_IN_FLIGHT = 64  # commands in flight; a device distinguishes old from new by half of the sequence numbers
 _MOST_NOISE = 4 * MOST_FRAME  # received bytes without a frame's end that are kept
+
+
+class UnmetError(DeviceError):
+    """A RUN ended at an EXPECT.
+
+    Members:
+        found: data of its items, the unexpected value last.
+    """
+
+    def __init__(self, found: bytes) -> None:
+        super().__init__("a register has another value than expected")
+        self.found = found
 
 
 class Link:
@@ -43,6 +56,7 @@ class Link:
         patience_s: patience in use.
         pseudo: True if the port is a pseudo-terminal, which belongs to a simulation.
         retries: number of frames that were sent again.
+        round_trips: number of times that an answer came to frames that were sent after the answer before it.
 
     Raises:
         DeviceError: the port does not exist, is not a serial port, or no device answers.
@@ -58,6 +72,7 @@ class Link:
         self._first_patience_s = patience_s or min(self.patience_s, _FIRST_PATIENCE_S)
         self._received = bytearray()
         self._sequence, self._lost, self.retries = 0, True, 0
+        self.round_trips, self._asks = 0, False  # ``_asks``: something was sent since the last answer
         try:
             self.identity = self._identify()
         except BaseException:
@@ -82,6 +97,7 @@ class Link:
         been executed, and the next exchange synchronizes with the device again.
 
         Raises:
+            UnmetError: a RUN found another value than it expected.
             DeviceError: the device does not answer, or refuses a command.
         """
         if self._lost:
@@ -124,6 +140,9 @@ class Link:
                 continue  # a late answer to a frame that was sent twice
             _, command, content, wire = pending.popleft()
             in_flight, tries, resent = in_flight - len(wire), 0, False
+            self.round_trips, self._asks = self.round_trips + self._asks, False
+            if answer[-1] == Status.EXPECTATION:
+                raise UnmetError(answer[2:-1])
             if answer[-1] != Status.OK:
                 raise self._refusal(command, content, answer[-1])
             if not more and not pending:
@@ -175,6 +194,7 @@ class Link:
         return data
 
     def _write(self, data: bytes) -> None:
+        self._asks = True
         while data:
             _, ready, _ = select.select([], [self._file], [], self.patience_s * _TRIES)
             if not ready:
@@ -246,6 +266,8 @@ def _open_port(port: Path, baud: int) -> tuple[int, bool]:
         mode[4] = mode[5] = speed
         mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
         termios.tcsetattr(file, termios.TCSANOW, mode)
+        if not pseudo:
+            ask_low_latency(file, port)
     except termios.error as error:
         os.close(file)
         raise DeviceError(

@@ -9,19 +9,31 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.device import Kind
+from edgedec.device import Buffer, Kind
+from edgedec.device_steps import (
+    ExpectRegister,
+    Fetch,
+    Flush,
+    ReadRegister,
+    Step,
+    UnexpectedRegisterError,
+    Wait,
+    WriteRegister,
+)
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.isa.link_protocol import LinkCommand
+from edgedec.hw.isa.link_protocol import BLOCK_BYTES, LinkCommand, RunItem, run_arguments, run_item
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
-from edgedec.runtime.devices._link import Link
+from edgedec.runtime.devices._link import Link, UnmetError
 from edgedec.runtime.driver.lock import DeviceLock
 
 __all__ = ["ARGUMENT", "UartBuffer", "UartDevice", "open_device"]
@@ -32,8 +44,32 @@ _SHARE = 8  # ratio of the host's patience to the host time of a WAIT command; s
 _REPORTED = 1 << 16  # size of a transfer from which on its progress is reported, in bytes
 _STEP = 32  # blocks between two reports
 _MOST_CYCLES = (1 << 32) - 1  # maximum number of cycles of a WAIT command
+_MOST_ARGUMENTS = 8 + BLOCK_BYTES  # bytes of the longest arguments of a command
+_MOST_COUNT = 255  # registers of one item of a RUN command
+_ITEMS: Mapping[type[Step], RunItem] = {
+    ExpectRegister: RunItem.EXPECT,
+    WriteRegister: RunItem.WRITE,
+    Wait: RunItem.WAIT,
+}
 
 U8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class LinkRequest:
+    """A command that waits to be sent.
+
+    Members:
+        command: the command.
+        content: returns its arguments at the time when it is sent.
+        done: called with its answer.
+        size_bytes: bytes of memory that it moves.
+    """
+
+    command: LinkCommand
+    content: Callable[[], bytes]
+    done: Callable[[bytes], None]
+    size_bytes: int
 
 
 class UartBuffer:
@@ -59,21 +95,45 @@ class UartBuffer:
 
     def flush(self) -> None:
         """Send the changed blocks."""
-        blocks = (-1, self._block)
-        changed = (self._host.reshape(blocks) != self._remote.reshape(blocks)).any(axis=1) | ~self._known
-        for block in self._device.send(self.address, self._host, np.flatnonzero(changed), self._block):
-            at = slice(block * self._block, (block + 1) * self._block)
-            self._remote[at] = self._host[at]
-            self._known[block] = True
+        self._device.exchange(self.sending(), "send, bytes")
 
     def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
         """Fetch the blocks of a range."""
+        self._device.exchange(self.fetching(start, size_bytes), "fetch, bytes")
+
+    def sending(self) -> list[LinkRequest]:
+        """Return the requests that send the changed blocks."""
+        blocks = (-1, self._block)
+        changed = (self._host.reshape(blocks) != self._remote.reshape(blocks)).any(axis=1) | ~self._known
+        return [self._send(int(block)) for block in np.flatnonzero(changed)]
+
+    def fetching(self, start: int = 0, size_bytes: int | None = None) -> list[LinkRequest]:
+        """Return the requests that fetch the blocks of a range."""
         end = self.array.size if size_bytes is None else min(start + size_bytes, self.array.size)
-        blocks = np.arange(start // self._block, -(-end // self._block)) if end > start else np.arange(0)
-        for block, data in self._device.fetch(self.address, blocks, self._block):
-            at = slice(block * self._block, (block + 1) * self._block)
-            self._remote[at] = self._host[at] = data
+        return (
+            [self._fetch(block) for block in range(start // self._block, -(-end // self._block))] if end > start else []
+        )
+
+    def _send(self, block: int) -> LinkRequest:
+        at, place = slice(block * self._block, (block + 1) * self._block), self.address + block * self._block
+
+        def content() -> bytes:
+            return struct.pack("<Q", place) + self._host[at].tobytes()
+
+        def done(_: bytes) -> None:
+            self._remote[at] = self._host[at]
             self._known[block] = True
+
+        return LinkRequest(LinkCommand.WRITE_MEMORY, content, done, self._block)
+
+    def _fetch(self, block: int) -> LinkRequest:
+        at, place = slice(block * self._block, (block + 1) * self._block), self.address + block * self._block
+
+        def done(data: bytes) -> None:
+            self._remote[at] = self._host[at] = np.frombuffer(data, np.uint8)
+            self._known[block] = True
+
+        return LinkRequest(LinkCommand.READ_MEMORY, lambda: struct.pack("<QH", place, self._block), done, self._block)
 
     def close(self) -> None:
         """Free the buffer."""
@@ -96,7 +156,9 @@ class UartDevice:
         self.clock_hz = float(identity.clock_hz)
         self._first, self._size, self._block = identity.memory_address, identity.memory_bytes, identity.block_bytes
         self._allocated: dict[int, int] = {}  # address -> size in bytes
-        self._slice_s = _FIRST_SLICE_S
+        # A board's time is the host's; that of a simulation is found by waiting.
+        measured = min(link.patience_s / _SHARE, _LONGEST_SLICE_S)
+        self._slice_s = measured if self.kind == "measured" else _FIRST_SLICE_S
         self._closed = False
 
     def read_register(self, offset: int) -> int:
@@ -142,9 +204,9 @@ class UartDevice:
     def wait(self, timeout_s: float) -> bool:
         """Wait for the interrupt, with timeouts counted by the device. After Ctrl-C, the next command ends the wait."""
         self._check_open()
-        left = max(1, math.ceil(timeout_s * self.clock_hz))
+        left = self._cycles(timeout_s)
         while True:
-            cycles = min(left, max(1, int(self._slice_s * self.clock_hz)), _MOST_CYCLES)
+            cycles = self._slice(left)
             began = time.monotonic()
             waited, high = struct.unpack("<IB", self.link.ask(LinkCommand.WAIT, struct.pack("<I", cycles)))
             self._adjust_slice(waited, time.monotonic() - began)
@@ -157,31 +219,81 @@ class UartDevice:
 
         The last command waited for ``cycles`` and took ``seconds`` on the host. The time at most doubles.
         """
+        if self.kind == "measured":
+            return
         allowed = cycles / self.clock_hz * self.link.patience_s / _SHARE / max(seconds, 1e-6)
         self._slice_s = min(max(allowed, _FIRST_SLICE_S / 100), 2 * self._slice_s, _LONGEST_SLICE_S)
 
-    def send(self, address: int, data: U8, blocks: NDArray[np.intp], size: int) -> Iterator[int]:
-        """Send ``blocks`` of ``data``, of ``size`` bytes each. Yield the number of each block that the device confirmed."""
+    def perform(self, steps: Sequence[Step]) -> list[int]:
+        """Carry out steps in one round trip: blocks, then a RUN, then blocks. A long wait takes further ones."""
         self._check_open()
-        commands = (
-            (
-                LinkCommand.WRITE_MEMORY,
-                struct.pack("<Q", address + int(n) * size) + data[n * size : (n + 1) * size].tobytes(),
-            )
-            for n in blocks
-        )
-        report = self._progress if len(blocks) * size >= _REPORTED else silent
-        for done, (n, _) in enumerate(zip(blocks, self.link.exchange(commands), strict=True)):
-            if done % _STEP == 0 or done + 1 == len(blocks):
-                report("send, bytes", (done + 1) * size, len(blocks) * size)
-            yield int(n)
+        before = [step for step in steps if isinstance(step, Flush)]
+        items = [step for step in steps if isinstance(step, ExpectRegister | WriteRegister | ReadRegister | Wait)]
+        after = [step for step in steps if isinstance(step, Fetch)]
+        wait = next((number for number, step in enumerate(items) if isinstance(step, Wait)), None)
+        sends = [request for step in before for request in self._own(step.buffer).sending()]
+        fetches = [request for step in after for request in self._own(step.buffer).fetching(0, step.size_bytes)]
+        if wait is None:
+            return self._run(items, 0, sends, fetches)[0]
+        left = self._cycles(cast(Wait, items[wait]).timeout_s)
+        while True:
+            cycles = self._slice(left)
+            began = time.monotonic()
+            found, waited = self._run(items, cycles, sends, fetches)
+            self._adjust_slice(waited, time.monotonic() - began)
+            left -= waited
+            if found[sum(isinstance(step, ReadRegister) for step in items[:wait])] or left <= 0:
+                return found
+            items, sends, wait = items[wait:], [], 0
 
-    def fetch(self, address: int, blocks: NDArray[np.intp], size: int) -> Iterator[tuple[int, U8]]:
-        """Read ``blocks`` of ``size`` bytes each and yield the number and the contents of each one."""
+    def exchange(self, requests: Sequence[LinkRequest], task: str = "") -> None:
+        """Send requests and complete each with its answer, in their order.
+
+        Args:
+            task: name of the task for reports of the progress of a large one.
+        """
         self._check_open()
-        commands = ((LinkCommand.READ_MEMORY, struct.pack("<QH", address + int(n) * size, size)) for n in blocks)
-        for n, data in zip(blocks, self.link.exchange(commands), strict=True):
-            yield int(n), np.frombuffer(data, np.uint8)
+        whole, done = sum(request.size_bytes for request in requests), 0
+        report = self._progress if whole >= _REPORTED else silent
+        commands = ((request.command, request.content()) for request in requests)
+        for number, (request, answer) in enumerate(zip(requests, self.link.exchange(commands), strict=True), start=1):
+            request.done(answer)
+            done += request.size_bytes
+            if (number - 1) % _STEP == 0 or number == len(requests):
+                report(task, done, whole)
+
+    def _run(
+        self, items: Sequence[Step], cycles: int, sends: Sequence[LinkRequest], fetches: Sequence[LinkRequest]
+    ) -> tuple[list[int], int]:
+        """Send blocks, a RUN of ``items``, in which a wait has this many cycles, and requests of blocks.
+
+        Returns:
+            What the items give, and the cycles of the wait.
+        """
+        content = run_arguments(_encoded(items, cycles), self.link.identity.granule)
+        if len(content) > _MOST_ARGUMENTS:
+            raise UsageError(f"{len(items)} steps take {len(content)} bytes, a frame has {_MOST_ARGUMENTS}; split them")
+        answers = list[bytes]()
+        run = [LinkRequest(LinkCommand.RUN, lambda: content, answers.append, 0)] if items else []
+        try:
+            self.exchange([*sends, *run, *fetches])
+        except UnmetError as error:
+            number, value = len(error.found) // 4 - 1, int.from_bytes(error.found[-4:], "little")
+            expects = [item for item in items if isinstance(item, ExpectRegister)]
+            raise UnexpectedRegisterError(expects[number], value) from error
+        return _decoded(items, answers[0] if answers else b"")
+
+    def _own(self, buffer: Buffer) -> UartBuffer:
+        if not isinstance(buffer, UartBuffer):
+            raise UsageError(f"a step of device {self.name} has a buffer of another device")
+        return buffer
+
+    def _cycles(self, seconds: float) -> int:
+        return max(1, math.ceil(seconds * self.clock_hz))
+
+    def _slice(self, left: int) -> int:
+        """Return the cycles of the next wait, of ``left``."""
+        return min(left, max(1, int(self._slice_s * self.clock_hz)), _MOST_CYCLES)
 
     def close(self) -> None:
         """Close the port and release the lock. A second call does nothing."""
@@ -223,6 +335,42 @@ def open_device(
     except BaseException:
         lock.release()
         raise
+
+
+def _encoded(steps: Sequence[Step], cycles: int) -> bytes:
+    """Return the items of RUN for steps on registers. Adjacent registers of one kind become one item."""
+    items, joined = b"", list[tuple[type[Step], int, list[int]]]()
+    for step in steps:
+        if isinstance(step, Wait):
+            joined.append((Wait, 0, [cycles]))
+        elif isinstance(step, ExpectRegister | WriteRegister | ReadRegister):
+            offset, value = _checked(step.offset), 0 if isinstance(step, ReadRegister) else step.value
+            kind, start, values = joined[-1] if joined else (Wait, 0, [])
+            if kind is type(step) and start + 4 * len(values) == offset and len(values) < _MOST_COUNT:
+                values.append(value)
+            else:
+                joined.append((type(step), offset, [value]))
+    for kind, start, values in joined:
+        if kind is ReadRegister:
+            items += run_item(RunItem.READ, start, count=len(values))
+        else:
+            items += run_item(_ITEMS[kind], start, values)
+    return items
+
+
+def _decoded(steps: Sequence[Step], answer: bytes) -> tuple[list[int], int]:
+    """Return what ``perform`` gives for steps on registers, and the cycles that a wait among them took."""
+    found, at, waited = list[int](), 0, 0
+    for step in steps:
+        if isinstance(step, Wait):
+            waited, high = struct.unpack_from("<IB", answer, at)
+            found.append(high)
+            at += 5
+        elif isinstance(step, ReadRegister | ExpectRegister):
+            if isinstance(step, ReadRegister):
+                found.append(int.from_bytes(answer[at : at + 4], "little"))
+            at += 4
+    return found, waited
 
 
 def _checked(offset: int) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.device import Device
+from edgedec.device_steps import Fetch, Flush, Step, UnexpectedRegisterError, Wait, perform
 from edgedec.errors import DeviceError, UsageError
 from edgedec.graph.capacity import reach
 from edgedec.hw.compiler.host import ProgramHost, Results
@@ -20,6 +22,7 @@ from edgedec.reference.integer_profile.taps import TappedRows
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.driver.identity import Gateware, check_identity
 from edgedec.runtime.driver.limits import patience_cycles, watchdog_cycles
+from edgedec.runtime.driver.pass_steps import ending_of, ending_steps, parameter_steps
 from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions, relocated
 from edgedec.runtime.driver.registers import Registers
 from edgedec.runtime.driver.report import PassReport, issued
@@ -79,6 +82,8 @@ class Driver:
         self._submitted = (0, NO_LOGITS)  # slots and logits of the running pass
         self._slots = 0  # slots of the last pass that can be committed; 0 after a commit
         self._written = (0, NO_LOGITS)  # slots and logits of the pass whose results are in the output buffer
+        self._fetched = False  # True if the likeliest tokens of the pass have come with its end
+        self._result_bytes = result_bytes(program.config)
         self._expected = ""  # event that ends the running or abandoned operation; empty: none runs
         self._interrupts = True  # False once an interrupt was missing
         stray = program.astray()
@@ -186,15 +191,13 @@ class Driver:
             )
         image = self.host.input(ids, positions, embeds)
         self._recover()
-        self._check_owner()
-        self._slots, self._submitted, self._written = 0, (n, logits), (0, NO_LOGITS)
-        self._region("input").put(image)
-        self.registers.write_fields("pass_parameters", slots=n, committed=self.length, logits=logits)
-        words = mask.astype(np.int64) @ (1 << np.arange(n, dtype=np.int64))
-        for slot, (position, word) in enumerate(zip(positions.tolist(), words.tolist(), strict=True)):
-            self.registers.write("position", position, slot)
-            self.registers.write("mask", word, slot)
-        self.ring("start", "done")
+        self._slots, self._submitted, self._written, self._fetched = 0, (n, logits), (0, NO_LOGITS), False
+        region = self._region("input")
+        region.fill(image)
+        parameters = parameter_steps(
+            self.registers, committed=self.length, logits=logits, positions=positions.tolist(), visible=mask
+        )
+        self.ring("start", "done", [Flush(region.buffer), *self._owned(), *parameters])
 
     def finish(self) -> PassReport:
         """Wait for the end of the submitted pass. After Ctrl-C, call it again or start another pass.
@@ -224,11 +227,11 @@ class Driver:
             raise UsageError(f"slots {kept} cannot be kept of a pass of {self._slots}; name them in ascending order")
         report, slots, self._slots = None, self._slots, 0
         if kept != list(range(len(kept))):
-            self._check_owner()
-            self.registers.write("commit_slots", sum(1 << node for node in kept))
-            self.registers.write_fields("pass_parameters", slots=slots, committed=self.length)
-            self.ring("commit", "committed")
-            report = self.answer()
+            registers = self.registers
+            chosen = registers.writes("commit_slots", sum(1 << node for node in kept))
+            parameters = registers.writes_of("pass_parameters", slots=slots, committed=self.length)
+            self._expected = "committed"
+            report = self.answer([*self._owned(), *chosen, *parameters, *self._starting("commit")])
         self.length += len(kept)
         self._longest = max(self._longest, self.length)
         return report
@@ -260,7 +263,8 @@ class Driver:
             UsageError: the pass did not finish, does not have these slots, or wrote no logits.
         """
         self._check_written(rows, BEST)
-        return self.host.results(self._region("output").fetched(result_bytes(self.program.config)), rows)
+        region = self._region("output")
+        return self.host.results(region.array if self._fetched else region.fetched(self._result_bytes), rows)
 
     def logits(self, rows: I32) -> Logits:
         """Return whole rows of logits of the slots ``rows`` of the last pass.
@@ -319,34 +323,52 @@ class Driver:
             raise DeviceError("the driver is closed; open another one")
         return self.regions[name]
 
-    def _check_owner(self) -> None:
-        """Check that the addresses in the registers are this driver's.
+    def _owned(self) -> list[Step]:
+        """Return the steps that check that the addresses in the registers are this driver's.
 
         Otherwise a pass would silently read and write the buffers of another driver.
         """
-        expected, address = self._region("input").address, self.registers.read(ADDRESS_REGISTERS["input"])
-        if address != expected:
+        return [*self.registers.expects(ADDRESS_REGISTERS["input"], self._region("input").address)]
+
+    def _starting(self, doorbell: str) -> list[Step]:
+        """Return the steps that start the operation that the registers describe."""
+        registers = self.registers
+        clear = registers.writes_of("interrupt_status", done=1, error=1, committed=1)
+        return [*clear, *registers.writes_of("control", **{doorbell: 1})]
+
+    def ring(self, doorbell: str, event: str, before: Sequence[Step] = ()) -> None:
+        """Start the operation that the registers describe. ``event`` is the interrupt that reports its success.
+
+        Args:
+            before: steps that are carried out first, in the same request.
+        """
+        self._expected = event
+        self._perform([*before, *self._starting(doorbell)])
+
+    def _perform(self, steps: Sequence[Step]) -> list[int]:
+        """Carry out steps, among which may be those of ``_owned``."""
+        try:
+            return perform(self.device, steps)
+        except UnexpectedRegisterError as error:
+            self._expected = ""  # nothing was started
+            expected, address = self._region("input").address, self.registers.read(ADDRESS_REGISTERS["input"])
             raise DeviceError(
                 f"{self.device.name} does not work for this driver any more: its input_address is {address:#x}, not "
                 f"{expected:#x}. Another driver was opened on it, or it was switched off; open one driver at a time, and a "
                 "new one now"
-            )
+            ) from error
 
-    def ring(self, doorbell: str, event: str) -> None:
-        """Start the operation that the registers describe. ``event`` is the interrupt that reports its success."""
-        self.registers.write_fields("interrupt_status", done=1, error=1, committed=1)
-        self._expected = event
-        self.registers.write_fields("control", **{doorbell: 1})
-
-    def answer(self) -> PassReport:
+    def answer(self, first: Sequence[Step] = ()) -> PassReport:
         """Wait for the event of ``ring``. After an exception, call it again or start another operation.
+
+        Args:
+            first: steps that are carried out first, in the same request.
 
         Raises:
             DeviceError: the accelerator stopped with an error or did not answer in time; the message names the instruction.
         """
-        events, idle = self._wait_for_event()
-        self.registers.write_fields("control", latch_counters=1)
-        report = PassReport(**{name: self.registers.read(f"counter_{name}") for name in COUNTS})
+        events, idle, counts = self._wait_for_event(first)
+        report = PassReport(**dict(zip(COUNTS, counts, strict=True)))
         if "error" in events:
             raise DeviceError(self._error_text())
         if self._expected not in events:
@@ -354,24 +376,26 @@ class Driver:
         self._expected = ""
         return report
 
-    def _wait_for_event(self) -> tuple[set[str], bool]:
-        """Wait until there is an event, nothing runs, or the time is over.
+    def _wait_for_event(self, first: Sequence[Step]) -> tuple[set[str], bool, list[int]]:
+        """Carry out steps, then wait until there is an event, nothing runs, or the time is over.
 
         Returns:
-            The events of ``interrupt_status``, and whether the accelerator is idle.
+            The events of ``interrupt_status``, whether the accelerator is idle, and the counters in the order of COUNTS.
         """
+        after = ending_steps(self.registers)
+        if self._expected == "done" and self._submitted[1] == BEST:
+            after.append(Fetch(self._region("output").buffer, self._result_bytes))
         left, part = self.max_cycles / self.device.clock_hz, _FIRST_SLICE_S
         while True:
             part = min(part, left)
-            interrupted = self.device.wait(part)
-            # Read the status before the events, so that an operation that ends between the two reads is not missed.
-            idle = not self.registers.set_fields("status") & {"busy", "error"}
-            events = self.registers.set_fields("interrupt_status")
+            interrupted, *found = self._perform([*first, Wait(part), *after])
+            first, end = (), ending_of(self.registers, found)
             left, part = left - part, min(2 * part, _LONGEST_SLICE_S)
-            if events:
-                self._check_interrupt(interrupted)
-            if events or idle or left <= 0:
-                return events, idle
+            if end.events:
+                self._fetched = isinstance(after[-1], Fetch)
+                self._check_interrupt(bool(interrupted))
+            if end.events or end.idle or left <= 0:
+                return end.events, end.idle, end.counts
 
     def _check_interrupt(self, interrupted: bool) -> None:
         """Warn once if an operation ended without an interrupt, because ends are then seen at the next read only."""

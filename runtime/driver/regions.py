@@ -52,13 +52,22 @@ class Region:
         """Contents of the buffer."""
         return self._buffer.array
 
+    @property
+    def buffer(self) -> Buffer:
+        """The buffer, for steps that flush or fetch it."""
+        return self._buffer
+
     def put(self, image: U8) -> None:
         """Write an image, uint8 [n] in logical order, to the start of the buffer, striped over the read ports."""
+        self.fill(image)
+        self._buffer.flush()
+
+    def fill(self, image: U8) -> None:
+        """Write an image as ``put`` does, but on the host's side only: the buffer is flushed later."""
         for start in range(0, image.size, _CHUNK_BYTES):
             chunk = image[start : start + _CHUNK_BYTES]
             striped = stripe(chunk, ports=self._config.ports, port_bytes=self._config.port_bytes)
             self.array[start : start + striped.size] = striped
-        self._buffer.flush()
 
     def fetched(self, size_bytes: int | None = None) -> U8:
         """Return ``array`` after reading its first ``size_bytes`` bytes, or all of it, from the device."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from edgedec.device import Device
+from edgedec.device_steps import ExpectRegister, ReadRegister, WriteRegister, perform
 from edgedec.errors import UsageError
 from edgedec.hw.isa.register_map import Access, Register
 from edgedec.hw.isa.registers import REGISTER_MAP
@@ -56,22 +59,38 @@ class Registers:
         most, lsb = fields[field]
         return value >> lsb & most
 
-    def set_fields(self, name: str) -> set[str]:
-        """Return the names of the fields whose lowest bit is 1."""
-        value = self.read(name)
+    def set_fields(self, name: str, value: int | None = None) -> set[str]:
+        """Return the names of the fields whose lowest bit is 1, of a value that was read before, or read now."""
+        value = self.read(name) if value is None else value
         return {field for field, (_, lsb) in _layout(name).fields.items() if value >> lsb & 1}
 
     def write(self, name: str, value: int, index: int = 0) -> None:
         """Write a whole register."""
-        layout = _layout(name)
-        offset = layout.place(index)
-        if not 0 <= value <= layout.mask:
-            raise UsageError(f"register {name} must be 0 to {layout.mask:#x}, not {value:#x}")
-        for shift in layout.shifts:
-            self._device.write_register(offset + shift // 8, value >> shift & 0xFFFFFFFF)
+        perform(self._device, self.writes(name, value, index))
 
     def write_fields(self, name: str, **fields: int) -> None:
         """Write a register with these fields; its other fields become 0."""
+        perform(self._device, self.writes_of(name, **fields))
+
+    def writes(self, name: str, value: int, index: int = 0) -> list[WriteRegister]:
+        """Return the steps that write a whole register."""
+        return [WriteRegister(offset, word) for offset, word in self._words(name, value, index)]
+
+    def expects(self, name: str, value: int) -> list[ExpectRegister]:
+        """Return the steps that expect a value of a whole register."""
+        return [ExpectRegister(offset, word) for offset, word in self._words(name, value, 0)]
+
+    def reads(self, *names: str) -> list[ReadRegister]:
+        """Return the steps that read whole registers, whose results ``values`` takes."""
+        return [ReadRegister(layout.offset + shift // 8) for layout in map(_layout, names) for shift in layout.shifts]
+
+    def values(self, found: Sequence[int], *names: str) -> list[int]:
+        """Return the registers from the results of ``reads`` of the same names."""
+        words = iter(found)
+        return [sum(next(words) << shift for shift in layout.shifts) for layout in map(_layout, names)]
+
+    def writes_of(self, name: str, **fields: int) -> list[WriteRegister]:
+        """Return the steps that write a register with these fields; its other fields become 0."""
         layout, word = _layout(name), 0
         for field, value in fields.items():
             if field not in layout.fields or not layout.is_written:
@@ -80,7 +99,16 @@ class Registers:
             if not 0 <= int(value) <= most:
                 raise UsageError(f"{field} of register {name} must be 0 to {most}, not {value}")
             word |= int(value) << lsb
-        self.write(name, word)
+        return self.writes(name, word)
+
+    def _words(self, name: str, value: int, index: int) -> Iterator[tuple[int, int]]:
+        """Yield offset and value of each word of a register."""
+        layout = _layout(name)
+        offset = layout.place(index)
+        if not 0 <= value <= layout.mask:
+            raise UsageError(f"register {name} must be 0 to {layout.mask:#x}, not {value:#x}")
+        for shift in layout.shifts:
+            yield offset + shift // 8, value >> shift & 0xFFFFFFFF
 
 
 def _layout(name: str) -> _Layout:

@@ -13,7 +13,17 @@ from types import TracebackType
 
 from edgedec.device import Device
 from edgedec.errors import DeviceError
-from edgedec.hw.isa.link_protocol import BLOCK_BYTES, END, MOST_FRAME, Identity, LinkCommand, Status, frame, opened
+from edgedec.hw.isa.link_protocol import (
+    BLOCK_BYTES,
+    END,
+    MOST_FRAME,
+    Identity,
+    LinkCommand,
+    RunItem,
+    Status,
+    frame,
+    opened,
+)
 
 __all__ = ["LinkServer", "PseudoTerminal"]
 
@@ -86,7 +96,10 @@ class LinkServer:
         return bytes((code | 0x80, sequence)) + data + bytes((status,))
 
     def _execute(self, command: LinkCommand, sequence: int, rest: bytes, repeated: bool) -> tuple[Status, bytes]:
-        if command is LinkCommand.WRITE_MEMORY:
+        if command is LinkCommand.RUN:
+            if len(rest) < 8 or (len(rest) - 8) % self._granule:
+                return Status.ARGUMENT, b""
+        elif command is LinkCommand.WRITE_MEMORY:
             if len(rest) <= 8 or not self._possible(int.from_bytes(rest[:8], "little"), len(rest) - 8):
                 return Status.ARGUMENT, b""
         elif len(rest) != _LENGTHS[command]:
@@ -97,6 +110,8 @@ class LinkServer:
         if command is not LinkCommand.WRITE_MEMORY and self._held:
             self._memory.flush()
             self._held = False
+        if command is LinkCommand.RUN:
+            return self._run(struct.unpack(f"<{len(rest) // 4}I", rest), repeated)
         answer: tuple[Status, bytes] = getattr(self, f"_{command.name.lower()}")(rest)
         return answer
 
@@ -144,6 +159,35 @@ class LinkServer:
         (cycles,) = struct.unpack("<I", rest)
         high = self._device.wait(max(cycles, 1) / self._device.clock_hz)
         return Status.OK, struct.pack("<IB", cycles, high)
+
+    def _run(self, words: tuple[int, ...], repeated: bool) -> tuple[Status, bytes]:
+        """Carry out the items one by one. If they are repeated, the writes before the first wait are left out."""
+        at, found, skips = 0, b"", repeated
+        while at < len(words):
+            head, at = words[at], at + 1
+            kind, count, number = head >> 24, head >> 16 & 0xFF, head & 0x3FF
+            if kind == RunItem.PADDING:
+                continue
+            if kind not in list(RunItem) or head & 0xFC00 or not count or (kind == RunItem.WAIT and count != 1):
+                return Status.ARGUMENT, found
+            for offset in range(4 * number, 4 * (number + count), 4):
+                if kind == RunItem.READ:
+                    found += struct.pack("<I", self._device.read_register(offset % _REGISTER_BYTES))
+                    continue
+                if at == len(words):
+                    return Status.ARGUMENT, found
+                value, at = words[at], at + 1
+                if kind == RunItem.WAIT:
+                    found += self._wait(struct.pack("<I", value))[1]
+                    skips = False
+                elif kind == RunItem.EXPECT:
+                    actual = self._device.read_register(offset % _REGISTER_BYTES)
+                    found += struct.pack("<I", actual)
+                    if actual != value:
+                        return Status.EXPECTATION, found
+                elif not skips:
+                    self._device.write_register(offset % _REGISTER_BYTES, value)
+        return Status.OK, found
 
 
 class PseudoTerminal:

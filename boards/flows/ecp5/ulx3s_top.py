@@ -23,6 +23,7 @@ __all__ = ["MEMORY_HZ", "TOP", "Ulx3sTop", "beside", "clocks", "platform"]
 MEMORY_HZ = 100e6  # nextpnr-ecp5 reached 112 MHz with the embedded model's accelerator; the PLL can make it with 80 MHz
 _OSCILLATOR_HZ = 25e6  # clock of the board
 _PIN_REGISTERS = 2  # registers at the pins besides the sequencer's: one outwards and one inwards
+_WIFI_PINS = ("en", "tx", "rx", "gpio0", "gpio5", "gpio16", "gpio17")  # pins to the ESP32, of which one is driven
 _ANY_BAUD = 9600  # baud of a line that is only estimated: it costs the same at any rate
 
 
@@ -110,6 +111,10 @@ class Ulx3sTop(Elaboratable):
             m.submodules[f"lamp{number}"] = buffer = io.Buffer("o", lamp)
             m.d.comb += buffer.o.eq(lit)
         m.d.comb += [system.receive.eq(receive.i), transmit.o.eq(system.transmit)]
+        # The firmware that the ESP32 is sold with takes the FPGA over, and loads another bitstream, when this pin is low.
+        wifi = platform.request("esp32", 0, dir=dict.fromkeys(_WIFI_PINS, "-"))
+        m.submodules.wifi_gpio0 = high = io.Buffer("o", wifi.gpio0)
+        m.d.comb += high.o.eq(1)
         self._memory(m, platform, system.memory)
         return m
 

@@ -12,6 +12,7 @@ from edgedec.hw.isa.link_protocol import BLOCK_BYTES, Identity, LinkCommand, Sta
 from edgedec.hw.memory.axi import BOUNDARY_BYTES, Response, axi4_read, axi4_write, axi_lite, beats_log2
 from edgedec.hw.system.link.frame_receiver import block_words, received_frame
 from edgedec.hw.system.link.frame_sender import CHECK_BYTES, SentKind, sent_item
+from edgedec.hw.system.link.run_states import RunStates
 
 __all__ = ["CommandExecutor"]
 
@@ -38,7 +39,8 @@ class CommandExecutor(CostedComponent):
         whole: In(1). A frame has ended, while ``listening``.
         frame: In(received_frame()). Its parts, steady until ``listening`` again.
         waiting: In(1). A byte of another command has come, which ends a WAIT.
-        block_address, block_enable, block: Out, Out, In. Reads of the block of a WRITE_MEMORY, as in FrameReceiver.
+        block_address, block_enable, block: Out, Out, In. Reads of what follows the first eight bytes of arguments, as in
+            FrameReceiver.
         answer: Out(stream sent_item()). Items for a FrameSender.
         registers: Out(AXI4-Lite). Bus of the registers.
         read, write: Out(AXI4 channels). Buses of the memory.
@@ -74,7 +76,7 @@ class CommandExecutor(CostedComponent):
     def resources(self) -> Resources:
         """Estimate of the cost; not calibrated."""
         granule = self._identity.granule
-        return Resources(lut=240 + 12 * granule, ff=100 + 16 * granule)
+        return Resources(lut=390 + 14 * granule, ff=260 + 16 * granule)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -83,6 +85,9 @@ class CommandExecutor(CostedComponent):
         status = Signal(8)
         word = Signal(max(40, 8 * self._identity.granule))
         left = Signal(range(64))
+        bus_address, bus_value = Signal(_REGISTER_BITS), Signal(32)
+        runs = Signal()  # items of RUN are still to be carried out
+        again = Signal()  # the command was carried out before; ``repeated`` is that of the judgement only
         beats = Signal(range(BLOCK_BYTES // self._identity.granule + 1))
         index = Signal(range(33))
         waited = Signal(32)
@@ -110,7 +115,8 @@ class CommandExecutor(CostedComponent):
                     m.next = "judge"
             with m.State("judge"):
                 m.d.sync += [status.eq(Status.OK), left.eq(0), beats.eq(0), index.eq(0), waited.eq(1)]
-                m.d.sync += remaining.eq(head[:32] - 2)
+                m.d.sync += [remaining.eq(head[:32] - 2), runs.eq(0), again.eq(repeated)]
+                m.d.sync += [bus_address.eq(head[:_REGISTER_BITS]), bus_value.eq(head[32:])]
                 m.next = "begin"
                 with m.If(~known):
                     m.d.sync += status.eq(Status.COMMAND)
@@ -137,16 +143,23 @@ class CommandExecutor(CostedComponent):
                             m.next = "write memory"
                         with m.Case(LinkCommand.WAIT):
                             m.next = "wait"
+                        with m.Case(LinkCommand.RUN):
+                            m.d.sync += runs.eq(1)
             self._register_states(m, status, word, left)
-            self._write_state(m, beats, status)
+            at = self._write_state(m, beats, status)
             with m.State("wait"):
                 m.d.sync += [waited.eq(waited + 1), remaining.eq(remaining - 1)]
                 # A new command ends the wait.
                 with m.If(self.interrupt | remaining[-1] | self.waiting):
                     m.d.sync += [word.eq(Cat(waited, self.interrupt)), left.eq(5)]
                     m.next = "begin"
-            self._answer_states(m, status, word, left, beats, index)
+            self._answer_states(m, status, word, left, beats, index, runs)
+            items = RunStates(self, status=status, word=word, left=left, waited=waited, remaining=remaining)
+            items.add(m, runs=runs, repeated=again, address=bus_address, value=bus_value)
         self._addresses(m, beats_of)
+        m.d.comb += [self.registers.araddr.eq(bus_address), self.registers.awaddr.eq(bus_address)]
+        m.d.comb += self.registers.wdata.eq(bus_value)
+        m.d.comb += self.block_address.eq(Mux(runs, items.block_address, at))
         return m
 
     def _judged(self, m: Module) -> tuple[Value, Value, Value]:
@@ -180,6 +193,8 @@ class CommandExecutor(CostedComponent):
                     m.d.sync += right_size.eq(content == size_bytes)
             with m.Case(LinkCommand.WRITE_MEMORY):
                 m.d.sync += right_size.eq(some)
+            with m.Case(LinkCommand.RUN):
+                m.d.sync += right_size.eq((content >= 8) & ~of_write[:granule].any())
         of_register = (code == LinkCommand.READ_REGISTER) | (code == LinkCommand.WRITE_REGISTER)
         of_block = (code == LinkCommand.READ_MEMORY) | (code == LinkCommand.WRITE_MEMORY)
         m.d.sync += possible.eq(right_size & (register_ok | ~of_register) & (block_ok | ~of_block))
@@ -195,9 +210,6 @@ class CommandExecutor(CostedComponent):
             most.eq(beats_of - 1),
         ]
         m.d.comb += [
-            bus.araddr.eq(head[:_REGISTER_BITS]),
-            bus.awaddr.eq(head[:_REGISTER_BITS]),
-            bus.wdata.eq(head[32:]),
             bus.wstrb.eq(-1),
             bus.rready.eq(1),
             bus.bready.eq(1),
@@ -226,13 +238,15 @@ class CommandExecutor(CostedComponent):
                 m.d.sync += status.eq(Status.BUS)
             m.next = "begin"
 
-    def _write_state(self, m: Module, beats: Value, status: Value) -> None:
-        """Write the block beat by beat, whether the address was taken or not; each beat is read after the one before."""
+    def _write_state(self, m: Module, beats: Value, status: Value) -> Signal:
+        """Write the block beat by beat, whether the address was taken or not; each beat is read after the one before.
+
+        Return the word of the block that is read.
+        """
         bus = self.write
         at = Signal(range(BLOCK_BYTES // self._identity.granule + 1))
         fetched = Signal()
         m.d.comb += [
-            self.block_address.eq(at),
             self.block_enable.eq(~fetched),
             bus.wdata.eq(self.block),
             bus.wvalid.eq(fetched),
@@ -248,9 +262,12 @@ class CommandExecutor(CostedComponent):
                     m.d.sync += status.eq(Status.BUS)
                 m.d.sync += at.eq(0)
                 m.next = "begin"
+        return at
 
-    def _answer_states(self, m: Module, status: Value, word: Value, left: Value, beats: Value, index: Value) -> None:
-        """Give END, code, sequence, the requested data, status, check sum, END."""
+    def _answer_states(
+        self, m: Module, status: Value, word: Value, left: Value, beats: Value, index: Value, runs: Value
+    ) -> None:
+        """Give END, code, sequence, the requested data, status, check sum, END. The items of RUN give their own data."""
         identity = Const(int.from_bytes(self._identity.packed(), "little"), 8 * 32)
         bus, granule, answer, code = self.read, self._identity.granule, self.answer, self.frame.code
         done = Signal()
@@ -282,6 +299,8 @@ class CommandExecutor(CostedComponent):
                     m.d.sync += [word.eq(bus.rdata), left.eq(granule), beats.eq(beats - 1)]
                     with m.If(bus.rresp != Response.OKAY):
                         m.d.sync += status.eq(Status.BUS)
+            with m.Elif(runs):
+                m.next = "items"
             with m.Else():
                 m.next = "status"
         step("status", SentKind.BYTE, status, "check0")

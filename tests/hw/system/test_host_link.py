@@ -14,7 +14,17 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 from amaranth.sim import Simulator
 
-from edgedec.hw.isa.link_protocol import IDENTITY, Identity, LinkCommand, Status, frame, opened
+from edgedec.hw.isa.link_protocol import (
+    IDENTITY,
+    Identity,
+    LinkCommand,
+    RunItem,
+    Status,
+    frame,
+    opened,
+    run_arguments,
+    run_item,
+)
 from edgedec.hw.system.host_link import HostLink
 from edgedec.hw.system.uart import UartReceiver, UartTransmitter
 from edgedec.sim.boards.link_server import LinkServer
@@ -140,7 +150,7 @@ def equal(granule: int, wire: bytes, **options: Any) -> list[bytes]:
 
 
 @pytest.mark.rtl
-@pytest.mark.parametrize("granule", [4, 8])
+@pytest.mark.parametrize("granule", [4, 8, 16])
 def test_every_command_is_answered_alike(granule: int) -> None:
     rng = random.Random(granule)
     data = bytes([0xC0, 0xDB, 0xDC, 0xDD] * 4) + rng.randbytes(48)
@@ -148,9 +158,15 @@ def test_every_command_is_answered_alike(granule: int) -> None:
     wire += command(LinkCommand.READ_MEMORY, 11, struct.pack("<QH", 512, len(data)))
     wire += command(LinkCommand.WRITE_REGISTER, 12, struct.pack("<II", 0x24, 0xC0DBC0DB))
     wire += command(LinkCommand.READ_REGISTER, 13, struct.pack("<I", 0x24))
-    wire += command(LinkCommand.WAIT, 14, struct.pack("<I", 7))
+    items = run_item(RunItem.EXPECT, 0x24, (0xC0DBC0DB,)) + run_item(RunItem.WRITE, 0x30, range(0xC0, 0xE9))
+    items += run_item(RunItem.WAIT, values=(11,)) + run_item(RunItem.READ, 0x30, count=40)
+    wire += command(LinkCommand.RUN, 14, run_arguments(items, granule))
+    wire += command(LinkCommand.RUN, 15, run_arguments(run_item(RunItem.READ, 0x24, count=1), granule))
+    wire += command(LinkCommand.WAIT, 16, struct.pack("<I", 7))
     answers = equal(granule, wire)
-    assert [answer[0] & 0x7F for answer in answers] == [1, 5, 4, 3, 2, 6]
+    assert answers[5][2:-1] == struct.pack("<IIB40I", 0xC0DBC0DB, 11, 0, *range(0xC0, 0xE8))
+    assert answers[6][2:-1] == struct.pack("<I", 0xC0DBC0DB)
+    assert [answer[0] & 0x7F for answer in answers] == [1, 5, 4, 3, 2, 7, 7, 6]
     assert all(answer[-1] == Status.OK for answer in answers)
     assert Identity.unpacked(answers[0][2:-1]).granule == granule
     assert len(answers[0]) == 3 + IDENTITY.size
@@ -174,7 +190,7 @@ def test_invalid_commands_are_refused_alike() -> None:
     at, whole = struct.pack("<Q", 64), struct.pack
     contents = [
         (0, b""),
-        (7, b""),
+        (8, b""),
         (255, b"abc"),
         (LinkCommand.READ_REGISTER, whole("<I", 2)),
         (LinkCommand.READ_REGISTER, whole("<I", 4096)),
@@ -188,13 +204,15 @@ def test_invalid_commands_are_refused_alike() -> None:
         (LinkCommand.READ_MEMORY, at + whole("<H", 516)),
         (LinkCommand.READ_MEMORY, whole("<QH", 4092, 8)),
         (LinkCommand.WAIT, b""),
+        (LinkCommand.RUN, bytes(9)),
+        (LinkCommand.RUN, run_item(RunItem.EXPECT, 0x10, (1,))),
     ]
     wire, sequence = command(IDENTIFY, 0), 1
     for code, content in contents:
         wire += command(code, sequence, content)
-        sequence += 1 <= code <= 6
+        sequence += 1 <= code <= 7
     answers = equal(4, wire)
-    assert [answer[-1] for answer in answers[1:]] == [1, 1, 1] + [2] * 12
+    assert [answer[-1] for answer in answers[1:]] == [1, 1, 1] + [2] * 13 + [5]
 
 
 @pytest.mark.rtl

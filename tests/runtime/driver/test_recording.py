@@ -115,7 +115,7 @@ Act = Callable[[Driver], object]
         (lambda driver: driver.registers.read("status"), "has .*, but the host made a read of status"),
         (
             lambda driver: driver.registers.write("program_bytes", 7),
-            r"has a read of input_address.*, but the host made a write of 0x7 to program",
+            r"has a flush of buffer 3, but the host made a write of 0x7 to program",
         ),
         (
             lambda driver: driver.device.allocate(64),

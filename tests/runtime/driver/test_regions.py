@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
 from edgedec.hw.compiler.program import compile_model
@@ -16,7 +15,7 @@ from edgedec.hw.isa.instructions import FIELDS, Opcode, unpack_program
 from edgedec.hw.isa.striping import block_bytes, stripe
 from edgedec.runtime.driver.driver import BEST, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.regions import Region, relocated
-from edgedec.sim.devices.interpreter import InterpreterDevice
+from edgedec.sim.devices.interpreter import InterpreterBuffer, InterpreterDevice
 from edgedec.sim.machine.arena import ArenaBuffer
 from tests.runtime.driver.support.bench_session import MODEL, embedding, ids, program
 from tests.sim.support.make_small_top import CONFIG
@@ -61,14 +60,15 @@ def test_a_large_image_is_not_copied() -> None:
 
 
 def test_only_the_read_part_of_results_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched: list[int | None] = []
-    usual = Region.fetched
+    """Check also that the likeliest tokens come with the end of the pass, and are not fetched again."""
+    fetched: list[tuple[int, int | None]] = []
+    usual = InterpreterBuffer.invalidate
 
-    def watched(self: Any, size_bytes: int | None = None) -> NDArray[np.uint8]:
-        fetched.append(size_bytes)
-        return usual(self, size_bytes)
+    def watched(self: Any, start: int = 0, size_bytes: int | None = None) -> None:
+        fetched.append((start, size_bytes))
+        usual(self, start, size_bytes)
 
-    monkeypatch.setattr(Region, "fetched", watched)
+    monkeypatch.setattr(InterpreterBuffer, "invalidate", watched)
     with Driver(InterpreterDevice(CONFIG), program(), embedding()) as driver:
         driver.forward(ids(1, 2, 3), logits=BEST)
         best = driver.results(ids(2))
@@ -76,7 +76,7 @@ def test_only_the_read_part_of_results_is_fetched(monkeypatch: pytest.MonkeyPatc
         whole = driver.logits(ids(2))
         assert best.ids[0, 0] == whole.values[0].argmax()
         assert best.logits[0, 0] == whole.values[0].max()
-    assert fetched == [8 * CONFIG.slots * (1 + CONFIG.top_k), program().output_bytes]
+    assert fetched == [(0, 8 * CONFIG.slots * (1 + CONFIG.top_k)), (0, program().output_bytes)]
 
 
 def test_regions_that_an_instruction_cannot_reach_are_refused() -> None:

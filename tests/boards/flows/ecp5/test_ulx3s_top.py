@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from edgedec.boards.flows.ecp5.pll import pll_settings
@@ -17,13 +19,19 @@ CONFIG = AcceleratorConfig(beat_bytes=4, ports=1, slots=1, ultra=False, clock_hz
 def test_every_part_is_in_the_rtlil() -> None:
     platform = pytest.importorskip("amaranth_boards.ulx3s").ULX3S_85F_Platform()
     top = Ulx3sTop(CONFIG, Copier(CONFIG), baud=BOARD.baud or 0)
-    text = platform.prepare(top, name="top").files["top.il"]
-    text = text if isinstance(text, str) else text.decode()
+    files = platform.prepare(top, name="top").files
+    text, pins = (data if isinstance(data, str) else data.decode() for data in (files["top.il"], files["top.lpf"]))
     assert text.count("\\EHXPLLL") == 1
     assert "sdram_0__dq" in text
     assert "uart_0__rx" in text
     assert text.count("cell \\ODDRX1F") == 1
     assert text.count("cell \\IFS1P3DX") == 16
+    # The ESP32's pin is driven high; its other pins are left to the board.
+    assert 'LOCATE COMP "esp32_0__gpio0__io" SITE "L2"' in pins
+    driven = re.search(r"^module \\top\.wifi_gpio0$.*?^end$", text, re.DOTALL | re.MULTILINE)
+    assert driven is not None
+    assert re.search(r"connect \\A 1'1\s+connect \\B 1'0\s+connect \\Y \\o$", driven[0], re.MULTILINE)
+    assert set(re.findall(r"esp32_0__\w+?__io", text)) == {"esp32_0__gpio0__io"}
 
 
 def test_the_clocks_of_the_board_are_possible() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 
-from edgedec.hw.isa.link_protocol import Identity, LinkCommand, Status
+from edgedec.hw.isa.link_protocol import Identity, LinkCommand, RunItem, Status, run_arguments, run_item
 from edgedec.hw.system.link.command_executor import CommandExecutor
 from edgedec.hw.system.link.frame_sender import CHECK_BYTES, SentKind
 from tests.hw.support.bench_streams import checked_simulator
@@ -132,6 +132,16 @@ def execute(
     return found
 
 
+RUN = run_arguments(
+    run_item(RunItem.EXPECT, 0x10, (0x11, 0x15))
+    + run_item(RunItem.WRITE, 0x30, (5, 6, 7))
+    + run_item(RunItem.WAIT, values=(9,))
+    + run_item(RunItem.WRITE, 0x50, (8,))
+    + run_item(RunItem.READ, 0x40, count=2),
+    GRANULE,
+)
+
+
 def test_every_command_is_carried_out_and_answered() -> None:
     data = struct.pack("<III", 7, 8, 9)
     done = execute(
@@ -142,6 +152,7 @@ def test_every_command_is_carried_out_and_answered() -> None:
             (LinkCommand.WRITE_MEMORY, 6, struct.pack("<Q", 512) + data),
             (LinkCommand.READ_MEMORY, 7, struct.pack("<QH", 1024, 8)),
             (LinkCommand.WAIT, 8, struct.pack("<I", 7)),
+            (LinkCommand.RUN, 9, RUN),
         ]
     )
     ok = bytes([Status.OK])
@@ -152,8 +163,9 @@ def test_every_command_is_carried_out_and_answered() -> None:
         b"\x85\x06" + ok,
         b"\x84\x07" + struct.pack("<II", 1025, 1029) + ok,
         b"\x86\x08" + struct.pack("<IB", 7, 0) + ok,
+        b"\x87\x09" + struct.pack("<IIIBII", 0x11, 0x15, 9, 0, 0x41, 0x45) + ok,
     ]
-    assert done.registers == [(0x24, 77)]
+    assert done.registers == [(0x24, 77), (0x30, 5), (0x34, 6), (0x38, 7), (0x50, 8)]
     assert done.memory == {512: [7, 8, 9]}
     assert done.cycles[0] == 9, "the latency of the docstring"
 
@@ -168,7 +180,7 @@ def test_a_repeated_write_is_answered_and_not_done_again_and_an_early_one_is_ref
             (LinkCommand.WRITE_REGISTER, 0, write),
             (LinkCommand.WRITE_REGISTER, 2, write),
             (LinkCommand.WRITE_REGISTER, 1, write),
-            (9, 2, b""),
+            (8, 2, b""),
         ]
     )
     statuses = [Status.OK, Status.OK, Status.OK, Status.ORDER, Status.OK, Status.COMMAND]
@@ -176,7 +188,52 @@ def test_a_repeated_write_is_answered_and_not_done_again_and_an_early_one_is_ref
     assert done.registers == [(0x10, 5)] * 2
 
 
+def test_a_run_ends_at_the_first_item_that_fails() -> None:
+    """Check that nothing after it is done, and that what was found before it is answered."""
+    write = run_item(RunItem.WRITE, 0x20, (3,))
+    runs = [
+        (write + run_item(RunItem.EXPECT, 0x10, (0x11, 0x16, 0x19)) + write, Status.EXPECTATION, (0x11, 0x15)),
+        (write + struct.pack("<I", 0x0501_0004) + write, Status.ARGUMENT, ()),
+        (write + struct.pack("<II", RunItem.WRITE << 24 | 4, 9) + write, Status.ARGUMENT, ()),
+        (write + struct.pack("<III", RunItem.WAIT << 24 | 2 << 16, 9, 9) + write, Status.ARGUMENT, ()),
+        (write + struct.pack("<II", RunItem.READ << 24 | 1 << 16 | 1 << 10, 9) + write, Status.ARGUMENT, ()),
+        (
+            run_item(RunItem.READ, 0x44, count=1) + write + run_item(RunItem.WRITE, 0x20, count=1),
+            Status.ARGUMENT,
+            (0x45,),
+        ),
+    ]
+    commands: list[tuple[int, int, bytes]] = [
+        (LinkCommand.RUN, number, items) for number, (items, _, _) in enumerate(runs, start=1)
+    ]
+    done = execute([(LinkCommand.IDENTIFY, 0, b""), *commands])
+    expected = [struct.pack(f"<{len(found)}I", *found) + bytes([status]) for _, status, found in runs]
+    assert [answer[2:] for answer in done.answers[1:]] == expected
+    assert done.registers == [(0x20, 3)] * len(runs)
+
+
+def test_a_repeated_run_leaves_out_the_writes_before_its_wait() -> None:
+    """Check that those after it, such as a latch of counters, are done again: its first answer was lost."""
+    again: list[tuple[int, int, bytes]] = [
+        (LinkCommand.IDENTIFY, 0, b""),
+        (LinkCommand.RUN, 1, RUN),
+        (LinkCommand.RUN, 1, RUN),
+    ]
+    done = execute(again, interrupt=True, waiting=True)
+    assert done.answers[1] == done.answers[2]
+    assert done.answers[1][10:15] == struct.pack("<IB", 1, 1), "the wait ends with the interrupt"
+    assert done.registers == [(0x30, 5), (0x34, 6), (0x38, 7), (0x50, 8), (0x50, 8)]
+
+
+def test_another_command_does_not_end_the_wait_of_a_run() -> None:
+    done = execute([(LinkCommand.IDENTIFY, 0, b""), (LinkCommand.RUN, 1, RUN)], waiting=True)
+    assert done.answers[1][10:15] == struct.pack("<IB", 9, 0)
+
+
 IMPOSSIBLE = [
+    (LinkCommand.RUN, b""),
+    (LinkCommand.RUN, bytes(4)),
+    (LinkCommand.RUN, bytes(10)),
     (LinkCommand.READ_REGISTER, struct.pack("<I", 2)),
     (LinkCommand.READ_REGISTER, struct.pack("<I", 4096)),
     (LinkCommand.READ_REGISTER, bytes(3)),
