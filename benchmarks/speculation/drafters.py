@@ -56,6 +56,7 @@ from edgedec.progress import Progress
 from edgedec.runtime.planning.speculation import DRAFTERS, SpecConfig, create_drafter
 from edgedec.runtime.protocols import Drafter
 from edgedec.runtime.session.session import Session
+from edgedec.runtime.trees import DEFAULT
 
 PROMPTS, TOKENS = 5, 128
 QUICK_PROMPTS, QUICK_TOKENS, QUICK_DRAFTERS = 1, 64, ("copy", "model", "auto")
@@ -163,7 +164,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help=f"tokens of each text (default: {TOKENS})")
     parser.add_argument("--threads", type=int, default=min(2, cpus))
     parser.add_argument("--drafters", nargs="+", choices=known, metavar="NAME", help=f"some of {', '.join(known)}")
-    parser.add_argument("--policy", default=SpecConfig().policy, choices=names("edgedec.runtime.trees"))
+    parser.add_argument("--policy", default=DEFAULT, choices=names("edgedec.runtime.trees"))
     parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

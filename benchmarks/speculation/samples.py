@@ -40,6 +40,7 @@ from edgedec.runtime.protocols import Limits, TreePolicy
 from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
+from edgedec.runtime.trees import DEFAULT
 
 __all__ = ["largest_trees", "measure", "summarize"]
 
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--source", default="", metavar="PREFIX", help="take prompts of these files only")
     parser.add_argument("--temp", type=float, default=0.6)
     parser.add_argument("--spec-type", choices=[*names(DRAFTERS)], default="stand")
-    parser.add_argument("--spec-tree", choices=[*names(POLICIES)], default=SpecConfig().policy)
+    parser.add_argument("--spec-tree", choices=[*names(POLICIES)], default=DEFAULT)
     parser.add_argument("--tree-nodes", type=int, default=16)
     parser.add_argument("--draft-max", type=int, default=8)
     parser.add_argument("--json", action="store_true")

@@ -7,13 +7,14 @@ them continue the same held-out openings in turn. Tokens per round are all token
 tokens per second, and milliseconds on the CPUs, are the median over the openings. ``hardware`` chooses its own size within
 the limit.
 
-**By kind.** Here the decoder chooses the size, as in a session with the defaults (``--draft-max 8``): the default tree and a
-chain write the same texts of six kinds in turn, with the embedded pair, and with its target padded to BitNet b1.58 0.73B's
-shape, which writes the same texts (the first run writes it into edgedec's cache, 488 MB). A ratio is the chain's seconds by
-the default's; the seconds of a text are the median over the turns, and those of a kind the sum of its texts. With one thread
-the process's time on the CPUs gives a second ratio, which other programs disturb less. ``chain, again`` is a chain in a
-session of its own: its ratio is 1 but for noise, also that of the clock, by which a session decides about its trees. Prompts
-whose text loops or ends early are left out, as in ``benchmarks/speculation/drafters.py``.
+**By kind.** Here the decoder chooses the size, as in a session with the defaults (``--draft-max 8``): ``dynamic``, the
+default of all but small models, and a chain write the same texts of six kinds in turn, with the embedded pair, whose default
+is the chain, and with its target padded to BitNet b1.58 0.73B's shape, which writes the same texts (the first run writes it
+into edgedec's cache, 488 MB). A ratio is the chain's seconds by those of ``dynamic``; the seconds of a text are the median
+over the turns, and those of a kind the sum of its texts. With one thread the process's time on the CPUs gives a second
+ratio, which other programs disturb less. ``chain, again`` is a chain in a session of its own: its ratio is 1 but for noise,
+also that of the clock, by which a session decides about its trees. Prompts whose text loops or ends early are left out, as
+in ``benchmarks/speculation/drafters.py``.
 
 No text depends on the tree. Each is compared with those of the other trees, token for token, and a difference ends the
 benchmark with an error. ``--quick`` takes a minute: few texts, and no padded model.
@@ -45,6 +46,7 @@ from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
+from edgedec.runtime.trees import DEFAULT
 
 __all__ = ["TreeText", "by_kind", "by_size", "kind_figures", "size_figures"]
 
@@ -334,7 +336,7 @@ def print_figures(result: Mapping[str, Any]) -> None:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cpus, default = os.cpu_count() or 1, SpecConfig().policy
+    cpus, default = os.cpu_count() or 1, DEFAULT
     parser.add_argument("--quick", action="store_true", help="a minute: few texts, and no padded model")
     parser.add_argument("--no-padded", action="store_true", help="leave the padded model out")
     parser.add_argument("--prompts", type=int, default=2, metavar="N", help="prompts of each kind")

@@ -185,7 +185,7 @@ def _guesses_data(spec: SpecConfig, result: GuessResult, temperature: float) -> 
     """Return the figures of texts that were written with guesses, as --json prints them."""
     return {
         "drafter": spec.drafter_name,
-        "spec_tree": spec.policy,
+        "spec_tree": result.tree,
         "verifier": spec.verifier,
         "temperature": temperature,
         "lossless": result.lossless,

@@ -301,7 +301,7 @@ SpecTree = Annotated[
         metavar="NAME",
         show_default=trees.DEFAULT,
         help="Shape of the tree of guesses: chain, static, dynamic, delayed or hardware. The default is chain with a "
-        "--verifier other than match and greedy.",
+        "--verifier other than match and greedy, and with a model below 32 MiB on the CPU.",
     ),
 ]
 VerifierName = Annotated[

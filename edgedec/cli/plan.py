@@ -84,7 +84,7 @@ def plan(
         data |= {"phases": {name: sum(items.values()) for name, items in made.phases.items()}}
         del data["hint"]
         data |= {"budget": budget.as_json()}
-        print_json(data | {"tree": spec.policy, "decoder": spec.writes.name, "resident_bytes": resident})
+        print_json(data | {"decoder": spec.writes.name, "resident_bytes": resident})
     else:
         _print(made, spec, device, resident)
         if budget.bound_by is not None and budget.limited and budget.bound_by.source != "flag":
@@ -190,5 +190,5 @@ def _drafting(plan: Plan, spec: SpecConfig) -> str:
     model = (", with the draft model" if plan.draft_model else ", without a draft model") * (plan.drafter == "auto")
     return (
         f"drafter {plan.drafter}{model}: {plan.draft_tokens} guesses ahead at most; "
-        f"tree {spec.policy} of {plan.tree_nodes} nodes at most"
+        f"tree {plan.tree} of {plan.tree_nodes} nodes at most"
     )

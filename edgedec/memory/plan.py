@@ -90,6 +90,7 @@ class Plan:
         driver_bytes: memory of a GPU's driver, measured when it was opened for the first time; not part of it, either.
         draft_model: True if the drafter has a model.
         draft_tokens: largest number of guesses on a path.
+        tree: policy of its trees; empty if the decoder makes no guesses.
         tree_nodes: nodes of a tree, including its root.
         pass_rows: rows of the widest pass.
         estimated_tokens_per_second: speed, computed from bytes and a usual acceptance; not measured.
@@ -114,6 +115,7 @@ class Plan:
     drafter: str
     draft_tokens: int
     draft_model: bool = False
+    tree: str = ""
     tree_nodes: int = 1
     pass_rows: int = 1
     estimated_tokens_per_second: float = 0.0

@@ -22,12 +22,14 @@ class GuessResult:
     """The means over all rounds of all texts.
 
     Members:
+        tree: policy of the trees.
         lossless: relation of the texts to those without guesses, as in ``Timings.lossless``.
         tokens_per_round: tokens divided by rounds; 1 without guesses.
         predicted_per_second: tokens per second of the rounds.
         drafted, accepted: numbers of guesses.
     """
 
+    tree: str
     lossless: str
     tokens_per_round: float
     predicted_per_second: float
@@ -65,6 +67,7 @@ def bench_guesses(
             drafted, accepted = drafted + timings.rounds.drafted, accepted + sum(timings.rounds.accepted)
             seconds, lossless = seconds + timings.rounds.seconds, timings.lossless
     return GuessResult(
+        tree=session.run.plan.tree,
         lossless=lossless,
         tokens_per_round=tokens / rounds,
         predicted_per_second=tokens / seconds,

@@ -16,6 +16,7 @@ from pathlib import Path
 from edgedec.bundle.bundle import Bundle
 from edgedec.bundle.embedded import bundle_folder
 from edgedec.bundle.lending import lend_tensors
+from edgedec.bundle.manifest import WEIGHTS
 from edgedec.calibrated_bundle import AUTO, FULL, policy_name, with_policy
 from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
@@ -27,12 +28,13 @@ from edgedec.memory.plan import Plan, charged_bytes, phases
 from edgedec.runtime.kv_precision import automatic_bits
 from edgedec.runtime.model_graph import check_main_model
 from edgedec.runtime.planning.planner import PASS_ROWS, Planner, RunChoice, run_choices
-from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.planning.speculation import SpecConfig, verifier_traits
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.row_recipe import check_rows
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.targets import Bounds, check_kv_bits, driver_bytes, lends_weights, target_module
 from edgedec.runtime.targets._footprint import RUNTIME
+from edgedec.runtime.trees import default_tree
 
 __all__ = ["RunPlan", "make_plan", "with_libraries"]
 
@@ -94,7 +96,7 @@ def make_plan(
     check_kv_bits(module, settings.device, settings.kv_bits, bundle)
     bounds = module.bounds(bundle, settings.device)
     most = _largest_context(bundle, bounds, settings.ctx_size)
-    spec, budget_bytes = settings.spec or SpecConfig(), settings.budget_bytes
+    spec, budget_bytes = _with_tree(settings.spec or SpecConfig(), bundle, settings.device), settings.budget_bytes
     drafts = drafts or tuple(_open_draft(bundle, one, settings.device) for one in spec.drafts)
     planner = Planner(bundle=bundle, module=module, settings=settings, bounds=bounds, acceptance=acceptance)
     kv_choices = automatic_bits(module.kv_choices(settings.device, bundle), bundle)
@@ -120,6 +122,7 @@ def make_plan(
         drafter=choice.spec.drafter_name,
         draft_model=bool(choice.drafts),
         draft_tokens=limits.depth,
+        tree=choice.spec.policy,
         tree_nodes=min(choice.spec.nodes, limits.nodes),
         pass_rows=limits.nodes,
         estimated_tokens_per_second=planner.speed(choice, context, disk),
@@ -142,6 +145,14 @@ def make_plan(
     return RunPlan(
         bundle=bundle, plan=plan, limits=limits, spec=choice.spec, drafts=choice.drafts, sequences=settings.sequences
     )
+
+
+def _with_tree(spec: SpecConfig, bundle: Bundle, device: str) -> SpecConfig:
+    """Return the settings with the policy of trees that the run has."""
+    if spec.policy or not spec.writes.traits.guesses:
+        return spec
+    lossless, size = verifier_traits(spec.verifier).lossless, bundle.file_bytes[WEIGHTS]
+    return replace(spec, policy=default_tree(lossless, device, size))
 
 
 def _with_automatic_policy(

@@ -46,8 +46,8 @@ class SpecConfig:
 
     Members:
         drafter: name of a file of runtime/drafters (``--spec-type``), or a ``Drafter``.
-        policy: name of a file of runtime/trees (``--spec-tree``). Empty: that of ``DEFAULTS`` there for the verifier,
-            which is ``dynamic`` for the default one; the member then has its name.
+        policy: name of a file of runtime/trees (``--spec-tree``). Empty: that of ``default_tree`` there, which the plan of a
+            run has.
         draft: the draft model's bundle (``-md``), as a path or a name that ``bundle_folder`` accepts, or a tuple of several,
             among which the drafter ``auto`` chooses; the first ones are preferred if memory has no room for all.
         draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
@@ -90,11 +90,10 @@ class SpecConfig:
             if name not in names(package):
                 raise UsageError(must_be_one_of(option, name, names(package)))
         verifies = verifier_traits(self.verifier)
-        if not self.policy:
-            object.__setattr__(self, "policy", trees.DEFAULTS[verifies.lossless])
-        if self.drafter != "none" and verifies.policies and self.policy not in verifies.policies:
+        policy = self.policy or trees.DEFAULTS[verifies.lossless]
+        if self.drafter != "none" and verifies.policies and policy not in verifies.policies:
             raise UsageError(
-                f"--verifier {self.verifier} needs --spec-tree {' or '.join(verifies.policies)}, not {self.policy}: "
+                f"--verifier {self.verifier} needs --spec-tree {' or '.join(verifies.policies)}, not {policy}: "
                 f"{verifies.reason}"
             )
         self._check_decoder()
@@ -142,7 +141,7 @@ class SpecConfig:
                 + ("; leave --spec-type out" if named else "; give a draft model with -md")
             )
         for option, value, default in (
-            ("--spec-tree", self.policy, trees.DEFAULTS[verifier_traits(self.verifier).lossless]),
+            ("--spec-tree", self.policy or trees.DEFAULT, trees.DEFAULT),
             ("--verifier", self.verifier, SpecConfig.verifier),
         ):
             if not traits.guesses and value != default:

@@ -20,6 +20,7 @@ from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS
 from edgedec.runtime.session.model_folder import open_model
 from edgedec.runtime.targets import driver_bytes, target_module
+from edgedec.runtime.trees import DEFAULTS
 
 __all__ = ["import_first_start", "import_plugins", "open_run"]
 
@@ -91,4 +92,5 @@ def import_plugins(spec: SpecConfig) -> None:
         load("edgedec.onnx.ops", name)
     for name in {"none", "ngram", spec.drafter if isinstance(spec.drafter, str) else "none"}:
         load(DRAFTERS, name)
-    load(POLICIES, spec.policy)
+    for name in {spec.policy} if spec.policy else set(DEFAULTS.values()):
+        load(POLICIES, name)

@@ -368,15 +368,19 @@ def test_settings_out_of_range_are_named(settings: dict[str, Any], message: str)
 @pytest.mark.parametrize("drafter", ["none", "ngram"])
 @pytest.mark.parametrize("verifier", names(VERIFIERS))
 def test_the_default_tree_is_one_that_the_verifier_takes(drafter: str, verifier: str) -> None:
-    spec, takes = SpecConfig(drafter=drafter, verifier=verifier), verifier_traits(verifier).policies
-    assert spec.policy == ("dynamic" if verifier in ("match", "greedy") else "chain")
-    assert not takes or spec.policy in takes
-    assert replace(spec, draft_max=3).policy == spec.policy
+    spec, traits = SpecConfig(drafter=drafter, verifier=verifier), verifier_traits(verifier)
+    assert spec.policy == ""
+    for device, size in (("cpu", 32 << 20), ("cpu", (32 << 20) - 1), ("gpu", 0)):
+        exact = verifier in ("match", "greedy") and (device, size) != ("cpu", (32 << 20) - 1)
+        policy = trees.default_tree(traits.lossless, device, size)
+        assert policy == ("dynamic" if exact else "chain")
+        assert not traits.policies or policy in traits.policies
+        assert replace(spec, policy=policy).policy == policy
 
 
 def test_the_default_tree_goes_with_every_decoder() -> None:
     for policy in ("", trees.DEFAULT):
-        assert SpecConfig(drafter="model", draft="d", policy=policy, decoder="switch").policy == trees.DEFAULT
+        assert SpecConfig(drafter="model", draft="d", policy=policy, decoder="switch").policy == policy
     with pytest.raises(UsageError, match="--decoder switch makes no guesses, so --spec-tree chain has no use"):
         SpecConfig(drafter="model", draft="d", policy="chain", decoder="switch")
 

@@ -180,7 +180,7 @@ def test_plan_without_a_budget_fits(edgedec: Edgedec, bundle: Path) -> None:
     assert list(data["phases"]) == ["load", "run"]
     assert data["total_bytes"] == max(data["phases"].values()) <= sum(data["items"].values())
     assert (data["drafter"], data["draft_model"], data["draft_tokens"]) == ("none", False, 0)
-    assert (data["tree"], data["tree_nodes"], data["speculation_from_bytes"]) == ("dynamic", 1, None)
+    assert (data["tree"], data["tree_nodes"], data["speculation_from_bytes"]) == ("chain", 1, None)
     assert data["baseline_bytes"] > 10 << 20, "NumPy is imported"
     assert data["resident_bytes"] > data["baseline_bytes"], "their code is in memory too"
 
@@ -250,7 +250,7 @@ def test_plan_text_lists_the_memory_of_speculation(edgedec: Edgedec, bundle: Pat
     options = ("plan", "-m", bundle, "--spec-type", "ngram", "--tree-nodes", "5")
     data: dict[str, Any] = edgedec(*options, "--json").json
     lines = edgedec(*options).stdout.splitlines()
-    assert lines[1] == "drafter ngram: 4 guesses ahead at most; tree dynamic of 5 nodes at most"
+    assert lines[1] == "drafter ngram: 4 guesses ahead at most; tree chain of 5 nodes at most"
     assert lines[2].startswith("estimated, not measured: ")
     cells = {line.split("  ")[0]: line.split("  ")[1:] for line in lines}
     at_once = phases(data["items"])
