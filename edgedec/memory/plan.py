@@ -42,7 +42,7 @@ class MemoryUse:
     """The use of one of an accelerator's memories, or of a disk.
 
     Members:
-        name: DRAM, CMA, u-dma-buf, BRAM, URAM, or the folder on the disk.
+        name: DRAM, CMA, u-dma-buf (all, and the largest buffer), BRAM, URAM, or the folder on the disk.
         used_bytes: bytes that the run uses.
         has_bytes: bytes that are available; None if only the board can tell.
         source: source of both figures: "data sheet", "estimated" or "read from the system".

@@ -24,16 +24,17 @@ from edgedec.bundle.manifest import manifest_hash
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import HostFacts, Program
 from edgedec.hw.compiler.taps import TapFacts
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.instructions import unpack_program
 
 __all__ = ["CODE", "FORMAT", "IMAGE", "MANIFEST", "VERSION", "load_program", "save_program"]
 
-FORMAT, VERSION = "edgedec-program", 1  # name and version of the format
+FORMAT, VERSION = "edgedec-program", 2  # name and version of the format
 MANIFEST, CODE, IMAGE = "program.json", "code.bin", "image.bin"  # names of the files
 _MAX_MANIFEST_BYTES = 32 << 20  # bytes; enough for names of 65,536 instructions
 _MAX_BEATS = 1 << 36  # beats of a buffer
-_KEYS = {"format", "version", "created_by", "config", "host", "names", "input_beats", "cache_beats", "files", "sha256"}
+_COUNTS = {"input_beats": _MAX_BEATS, "cache_beats": _MAX_BEATS, "region_bytes": 1 << ADDRESS_BITS}  # key -> limit
+_KEYS = {"format", "version", "created_by", "config", "host", "names", "files", "sha256", *_COUNTS}
 
 
 def save_program(program: Program, path: Path) -> None:
@@ -55,8 +56,7 @@ def save_program(program: Program, path: Path) -> None:
             "config": asdict(program.config),
             "host": _said(program.host),
             "names": list(program.names),
-            "input_beats": program.input_beats,
-            "cache_beats": program.cache_beats,
+            **{name: getattr(program, name) for name in _COUNTS},
             "files": files,
             "sha256": "0" * 64,
         }
@@ -96,9 +96,8 @@ def load_program(path: Path) -> Program:
             names=tuple(names),
             commit=header.commit,
             image=image,
-            input_beats=_count(content, "input_beats"),
-            cache_beats=_count(content, "cache_beats"),
             host=host,
+            **{name: _count(content, name) for name in _COUNTS},
         )
     except (TypeError, ValueError, UsageError) as error:
         raise BundleError(f"{manifest}: {error}; compile the program again") from None
@@ -160,7 +159,7 @@ def _file(file: Path, entry: Any) -> NDArray[np.uint8]:
 
 def _count(content: Mapping[str, Any], name: str) -> int:
     value = content[name]
-    if type(value) is not int or not 0 < value < _MAX_BEATS:
+    if type(value) is not int or not 0 < value < _COUNTS[name]:
         raise ValueError(f"{name} is {reprlib.repr(value)}")
     return value
 

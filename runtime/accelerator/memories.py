@@ -45,16 +45,17 @@ def board_memories(
                 hint=shortage(needed, cma, largest_bytes=max(sizes.values())),
             )
         )
-    elif device == "devmem" and (size := udmabuf_bytes()):
-        memories.append(
+    elif device == "devmem" and (pieces := udmabuf_bytes()):
+        largest = max(sizes.values())
+        memories += [
             MemoryUse(
-                name="u-dma-buf",
-                used_bytes=needed,
-                has_bytes=size,
-                source="read from the system",
-                hint=f"{make_buffers()}; or use a smaller context",
+                name=name, used_bytes=used, has_bytes=has, source="read from the system", hint=make_buffers(largest)
             )
-        )
+            for name, used, has in (
+                ("u-dma-buf", needed, sum(pieces)),
+                ("u-dma-buf, the largest buffer", largest, max(pieces)),
+            )
+        ]
     elif board.link == "axi":
         # The reservation of an image can be changed, so it does not limit a plan.
         usual = "" if board.cma_bytes is None else f"; usual images reserve {board.cma_bytes >> 20} MiB"

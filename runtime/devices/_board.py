@@ -12,11 +12,12 @@ from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.devices._waiting import WaitClock
 from edgedec.runtime.driver.lock import DeviceLock
 
-__all__ = ["BoardParts", "MappedRegisters", "Words", "check_loaded"]
+__all__ = ["FABRIC", "BoardParts", "MappedRegisters", "Words", "check_loaded"]
 
 _LOG = logging.getLogger(__name__)
 _SETTLE_S, _SETTLE_STEP_S = 0.1, 10e-6  # maximum duration of a soft reset, and time between two reads of the status
 _OFFSETS = REGISTER_MAP.offsets()
+FABRIC = "fabric"  # name of the lock of this machine's fabric, which its devices share
 
 # Buffers of accelerators that did not come to rest and may still write to them. They stay allocated while this process runs.
 _UNSAFE: list[Any] = []
@@ -60,9 +61,10 @@ class MappedRegisters:
         """Return whether the interrupt is high, from the registers that determine it."""
         return bool(self.read(_OFFSETS["interrupt_status"]) & self.read(_OFFSETS["interrupt_enable"]))
 
-    def is_accelerator(self) -> bool:
-        """Return whether the registers are those of an accelerator of this version."""
-        return all(self.read(_OFFSETS[name]) == REGISTER_MAP[name].reset for name in ("identity", "version"))
+    def is_accelerator(self, *, of_any_version: bool = False) -> bool:
+        """Return whether the registers are those of an accelerator of this version, or of any."""
+        names = ("identity",) if of_any_version else ("identity", "version")
+        return all(self.read(_OFFSETS[name]) == REGISTER_MAP[name].reset for name in names)
 
     def settle(self, clock: WaitClock) -> None:
         """Abandon a running pass. Afterwards the accelerator does not access memory.

@@ -3,8 +3,8 @@
 The ports stand at whatever the boot program or an earlier overlay left. The driver sets both registers of each direction of
 each port that the accelerator is wired to, so that every start is the same:
 
-- **Issuing capability** is the largest that the port has. With bursts of 16 beats an accelerator keeps 16 of them under way
-  at each port; with fewer it does not cover the memory's latency (docs/accelerator.md).
+- **Issuing capability** is the largest that the registers take. An accelerator keeps eight bursts under way at each port,
+  which is what the port accepts; with fewer it does not cover the memory's latency (docs/accelerator.md).
 - **Priority (QoS)** is 0, the lowest, which is also its value after a reset: a read stream that takes nearly all of the
   memory's time must not hold up the processor or a display. No measurement says that more would make it faster.
 

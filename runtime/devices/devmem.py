@@ -22,7 +22,7 @@ from edgedec.device import Kind
 from edgedec.errors import BundleError, DeviceError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
-from edgedec.runtime.devices._board import BoardParts, MappedRegisters, Words, check_loaded
+from edgedec.runtime.devices._board import FABRIC, BoardParts, MappedRegisters, Words, check_loaded
 from edgedec.runtime.devices._memory_ports import REGISTER_BYTES, set_ports
 from edgedec.runtime.devices._waiting import HOST_CLOCK, WaitClock, Waiter, thread_loop
 from edgedec.runtime.driver.first_fit import FirstFit
@@ -105,7 +105,7 @@ class _Pool:
         raise DeviceError(
             f"a buffer needs {size_bytes} bytes in one piece; {sum(gaps)} of "
             f"{sum(memory.array.size for memory, _ in self._pieces)} bytes of u-dma-buf are free, the largest piece has "
-            f"{max(gaps, default=0)}: {make_buffers()}; or use a smaller context"
+            f"{max(gaps, default=0)}: {make_buffers(size_bytes)}; or use a smaller context"
         )
 
 
@@ -219,7 +219,7 @@ def open_device(
     check_handoff(handoff, config)
     if handoff.clock_hz is None:
         raise BundleError(f"{handoff.path} does not say how fast the accelerator's clock is; build it again")
-    lock = DeviceLock(f"devmem-{handoff.address:#x}", folder=lock_folder)
+    lock = DeviceLock(FABRIC, folder=lock_folder)
     try:
         _check_fabric(system / _FABRIC, bitstream)
         registers = MappedRegisters(words(handoff.address, handoff.size_bytes), handoff.size_bytes)

@@ -22,7 +22,7 @@ from edgedec.host.install_hint import install_extra
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
-from edgedec.runtime.devices._board import BoardParts, MappedRegisters, check_loaded
+from edgedec.runtime.devices._board import FABRIC, BoardParts, MappedRegisters, check_loaded
 from edgedec.runtime.devices._memory_ports import REGISTER_BYTES, set_ports
 from edgedec.runtime.devices._waiting import HOST_CLOCK, WaitClock, Waiter, thread_loop
 from edgedec.runtime.driver.cma import MEMINFO, read_cma, shortage
@@ -156,8 +156,8 @@ def open_device(
     if not bitstream.is_file() or bitstream.stat().st_size == 0:
         raise BundleError(f"{bitstream} is missing or empty; copy it again, or build the accelerator again")
     pynq = _pynq()
-    board = _board(pynq, board)
-    lock = DeviceLock(f"pynq-{board.tag}", folder=lock_folder)
+    given, board = board is not None, _board(pynq, board)
+    lock = DeviceLock(f"pynq-{board.tag}" if given else FABRIC, folder=lock_folder)
     try:
         return _load(pynq, board, lock, bitstream.resolve(), handoff, clock, meminfo)
     except BaseException:
@@ -237,7 +237,7 @@ def _settle_last(pynq: Any, board: Any, lock: DeviceLock, clock: WaitClock) -> N
     if isinstance(address, int) and lock.left.get("bitstream") == pynq.PL.bitfile_name:
         _LOG.warning("process %s ended without closing the board; stopping the accelerator", lock.left.get("pid"))
         registers = MappedRegisters(pynq.MMIO(address, REGISTER_MAP.bytes, device=board), REGISTER_MAP.bytes)
-        if registers.is_accelerator():
+        if registers.is_accelerator(of_any_version=True):  # control and status have one place in all versions
             registers.settle(clock)
 
 

@@ -34,6 +34,7 @@ from edgedec.hw.isa.link_protocol import BLOCK_BYTES, LinkCommand, RunItem, run_
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
 from edgedec.runtime.devices._link import Link, UnmetError
+from edgedec.runtime.driver.first_fit import FirstFit
 from edgedec.runtime.driver.lock import DeviceLock
 
 __all__ = ["ARGUMENT", "UartBuffer", "UartDevice", "open_device"]
@@ -80,11 +81,11 @@ class UartBuffer:
 
     Members:
         address: address on the board.
-        array: uint8 [bytes], the host's copy.
+        array: uint8 [bytes], the host's copy; empty once the buffer is closed.
     """
 
     def __init__(self, device: UartDevice, start: int, size_bytes: int, block_bytes: int) -> None:
-        self._device, self.address, self._block = device, start, block_bytes
+        self._device, self.address, self._block, self._closed = device, start, block_bytes, False
         padded = -(-size_bytes // block_bytes) * block_bytes
         self._host: U8 = np.zeros(padded, np.uint8)
         self._remote: U8 = np.zeros(padded, np.uint8)
@@ -102,13 +103,15 @@ class UartBuffer:
         self._device.exchange(self.fetching(start, size_bytes), "fetch, bytes")
 
     def sending(self) -> list[LinkRequest]:
-        """Return the requests that send the changed blocks."""
+        """Return the requests that send the changed blocks; none if the buffer is closed."""
+        if self._closed:
+            return []
         blocks = (-1, self._block)
         changed = (self._host.reshape(blocks) != self._remote.reshape(blocks)).any(axis=1) | ~self._known
         return [self._send(int(block)) for block in np.flatnonzero(changed)]
 
     def fetching(self, start: int = 0, size_bytes: int | None = None) -> list[LinkRequest]:
-        """Return the requests that fetch the blocks of a range."""
+        """Return the requests that fetch the blocks of a range; none if the buffer is closed."""
         end = self.array.size if size_bytes is None else min(start + size_bytes, self.array.size)
         return (
             [self._fetch(block) for block in range(start // self._block, -(-end // self._block))] if end > start else []
@@ -117,11 +120,16 @@ class UartBuffer:
     def _send(self, block: int) -> LinkRequest:
         at, place = slice(block * self._block, (block + 1) * self._block), self.address + block * self._block
 
+        sent = self._host[at]
+
         def content() -> bytes:
-            return struct.pack("<Q", place) + self._host[at].tobytes()
+            nonlocal sent
+            sent = self._host[at].copy()
+            self._known[block] = False  # until the answer: if none comes, the board has the old bytes or these
+            return struct.pack("<Q", place) + sent.tobytes()
 
         def done(_: bytes) -> None:
-            self._remote[at] = self._host[at]
+            self._remote[at] = sent
             self._known[block] = True
 
         return LinkRequest(LinkCommand.WRITE_MEMORY, content, done, self._block)
@@ -136,8 +144,10 @@ class UartBuffer:
         return LinkRequest(LinkCommand.READ_MEMORY, lambda: struct.pack("<QH", place, self._block), done, self._block)
 
     def close(self) -> None:
-        """Free the buffer."""
-        self._device.release(self.address)
+        """Free the buffer. A second call does nothing."""
+        if not self._closed:
+            self._closed, self.array = True, np.zeros(0, np.uint8)
+            self._device.release(self.address)
 
 
 class UartDevice:
@@ -154,8 +164,8 @@ class UartDevice:
         identity = link.identity
         self.kind: Kind = "simulated" if identity.simulated or link.pseudo else "measured"
         self.clock_hz = float(identity.clock_hz)
-        self._first, self._size, self._block = identity.memory_address, identity.memory_bytes, identity.block_bytes
-        self._allocated: dict[int, int] = {}  # address -> size in bytes
+        self._size, self._block = identity.memory_bytes, identity.block_bytes
+        self._parts = FirstFit(identity.memory_address, identity.memory_bytes)
         # A board's time is the host's; that of a simulation is found by waiting.
         measured = min(link.patience_s / _SHARE, _LONGEST_SLICE_S)
         self._slice_s = measured if self.kind == "measured" else _FIRST_SLICE_S
@@ -181,25 +191,18 @@ class UartDevice:
         self._check_open()
         if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
             raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
-        alignment, size = max(alignment_bytes, self._block), -(-size_bytes // self._block) * self._block
-        at, end = self._first, self._first + self._size
-        for start, allocated in [*sorted(self._allocated.items()), (end, 0)]:
-            at += -at % alignment
-            if at + size <= start:
-                break
-            at = max(at, start + allocated)
-        else:
-            free = self._size - sum(self._allocated.values())
+        size = -(-size_bytes // self._block) * self._block
+        at = self._parts.take(size, max(alignment_bytes, self._block))
+        if at is None:
             raise DeviceError(
-                f"a buffer of {size_bytes} bytes does not fit the board's memory: {free} of {self._size} bytes are free; "
-                "use a smaller context, or a smaller model"
+                f"a buffer of {size_bytes} bytes does not fit the board's memory: {sum(self._parts.gaps)} of {self._size} "
+                "bytes are free; use a smaller context, or a smaller model"
             )
-        self._allocated[at] = size
         return UartBuffer(self, at, size_bytes, self._block)
 
     def release(self, address: int) -> None:
-        """Free the buffer at ``address``. A second call does nothing."""
-        self._allocated.pop(address, None)
+        """Free the buffer at ``address``, which its ``close`` calls once."""
+        self._parts.release(address)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the interrupt, with timeouts counted by the device. After Ctrl-C, the next command ends the wait."""
@@ -230,6 +233,13 @@ class UartDevice:
         before = [step for step in steps if isinstance(step, Flush)]
         items = [step for step in steps if isinstance(step, ExpectRegister | WriteRegister | ReadRegister | Wait)]
         after = [step for step in steps if isinstance(step, Fetch)]
+        if [*before, *items, *after] != list(steps):
+            raise UsageError(
+                "blocks are sent before the other steps and fetched after them; give the steps in that order"
+            )
+        for item in items:
+            if not isinstance(item, Wait) and _checked(item.offset) >= REGISTER_MAP.bytes:
+                raise UsageError(f"there is no register at {item.offset:#x}; the map has {REGISTER_MAP.bytes} bytes")
         wait = next((number for number, step in enumerate(items) if isinstance(step, Wait)), None)
         sends = [request for step in before for request in self._own(step.buffer).sending()]
         fetches = [request for step in after for request in self._own(step.buffer).fetching(0, step.size_bytes)]

@@ -40,5 +40,5 @@ class FirstFit:
         return None
 
     def release(self, address: int) -> None:
-        """Free the part at ``address``. A second call does nothing."""
-        self._taken.pop(address, None)
+        """Free the part at ``address``, once: it may be another's afterwards."""
+        del self._taken[address]

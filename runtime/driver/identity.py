@@ -67,5 +67,8 @@ def check_identity(registers: Registers, program: Program, gateware: Gateware | 
             f"the accelerator was generated from configuration {configuration:016x}, the program is for "
             f"{program.config.hash:016x}; compile the model for this accelerator{' without ' * bool(taps)}{taps}"
         )
+    found = registers.read(
+        "rtlil_hash"
+    )  # also without ``gateware``, so that a session recorded with it can be replayed
     if gateware is not None:
-        gateware.check(registers.read("rtlil_hash"))
+        gateware.check(found)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = ["PREFIX", "UdmaBuf", "find_buffers", "make_buffers", "udmabuf_bytes"]
 
 PREFIX = "edgedec"  # first letters of the names of the buffers that are taken
 _SETTINGS = Path("sys/class/u-dma-buf")
+_STEP_BYTES = 64 << 20  # unit of the sizes that are proposed, which holds the largest region of an image
 _TO_DEVICE, _FROM_DEVICE = 1, 2  # values of sync_direction
 
 
@@ -82,19 +84,21 @@ class UdmaBuf:
             raise DeviceError(f"{path} cannot be read: {error}; load the kernel module u-dma-buf again") from error
 
 
-def udmabuf_bytes(system: Path = Path("/")) -> int:
-    """Return the bytes of all buffers whose names begin with ``PREFIX``; 0 if there is none, or a size cannot be read."""
-    try:
-        return sum(int((folder / "size").read_text("ascii")) for folder in (system / _SETTINGS).glob(f"{PREFIX}*"))
-    except (OSError, ValueError):
-        return 0
+def udmabuf_bytes(system: Path = Path("/")) -> list[int]:
+    """Return the bytes of each buffer whose name begins with ``PREFIX``, without those whose size cannot be read."""
+    sizes = list[int]()
+    for folder in (system / _SETTINGS).glob(f"{PREFIX}*"):
+        with suppress(OSError, ValueError):
+            sizes.append(int((folder / "size").read_text("ascii")))
+    return sizes
 
 
-def make_buffers() -> str:
-    """Return what to do where memory is missing, for an error message."""
+def make_buffers(size_bytes: int) -> str:
+    """Return what to do where a buffer of ``size_bytes`` is missing, for an error message."""
+    size = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
     return (
-        "load the kernel module u-dma-buf, and make as many buffers as the model needs, each by: echo 'create "
-        f"{PREFIX}N 0x4000000' > /dev/u-dma-buf-mgr, with another number N"
+        "load the kernel modules u-dma-buf and u-dma-buf-mgr, and make another buffer, with a number N of its own: echo "
+        f"'create {PREFIX}N {size:#x}' > /dev/u-dma-buf-mgr"
     )
 
 
@@ -106,5 +110,5 @@ def find_buffers(system: Path = Path("/")) -> list[UdmaBuf]:
     """
     folders = sorted((system / _SETTINGS).glob(f"{PREFIX}*"))
     if not folders:
-        raise DeviceError(f"{system / _SETTINGS} has no buffer whose name begins with {PREFIX}: {make_buffers()}")
+        raise DeviceError(f"{system / _SETTINGS} has no buffer whose name begins with {PREFIX}: {make_buffers(1)}")
     return [UdmaBuf(folder, system / "dev") for folder in folders]

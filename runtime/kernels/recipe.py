@@ -226,7 +226,7 @@ def _link(
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process compiles into ``folder``, so that two of them do not compile the same.
+    """Wait until no other process compiles into ``folder``, so that two of them do not compile the same; say so on stderr.
 
     A folder that cannot be written, and a system without ``flock``, let all of them go on at once.
     """
@@ -240,7 +240,11 @@ def _alone(folder: Path) -> Iterator[None]:
         return
     try:
         with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                sys.stderr.write(f"another process compiles into {folder}; waiting for it\n")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)  # and with it the lock, which also ends with the process

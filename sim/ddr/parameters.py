@@ -34,7 +34,8 @@ class DdrParameters:
     # Ports of the controller for HP0..HP3; HP1 and HP2 share one [UG1085, PL-PS Interface Specifics].
     controller_port: tuple[int, ...] = (0, 1, 1, 2)
     port_commands: int = 8  # bursts waiting in a port, of each direction [UG1085, AXI FIFO Interface]
-    # Lines of 64 bytes that the controller has answered and the master has not taken: 128 words of 128 bits [UG1085].
+    # Lines of 64 bytes that the controller has answered and the master has not taken, beyond which a port sends no further
+    # one: 128 words of 128 bits [UG1085]. The lines that are under way then come in addition.
     port_lines: int = 32
     port_entries: int = 12  # lines of a port that the controller holds at most [fitted]
     port_write_lines: int = 16  # [assumed: no effect from 8 on]

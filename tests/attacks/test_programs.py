@@ -69,7 +69,7 @@ def test_a_saved_program_is_loaded(program: Program, sound_program: Path) -> Non
     loaded = load_program(sound_program)
     assert loaded.sha256 == program.sha256
     assert np.array_equal(loaded.image, program.image)
-    for name in ("config", "instructions", "names", "commit", "input_beats", "cache_beats", "host"):
+    for name in ("config", "instructions", "names", "commit", "input_beats", "cache_beats", "region_bytes", "host"):
         assert getattr(loaded, name) == getattr(program, name), name
 
 
@@ -164,6 +164,7 @@ def _short(folder: Path, manifest: Manifest) -> None:
         (_set("names", to=["\x1b[2J"] * 63), MANIFEST, "63 printable names"),
         (_set("cache_beats", to=1 << 40), MANIFEST, "cache_beats is"),
         (_set("input_beats", to=True), MANIFEST, "input_beats is True"),
+        (_set("region_bytes", to=0), MANIFEST, "region_bytes is 0"),
         (_set("input_beats", to=1), CODE, "leaves its buffer"),
         (_set("files", IMAGE, to=None), MANIFEST, "must have bytes and sha256"),
         (_set("files", IMAGE, "bytes", to="12"), IMAGE, "the manifest says"),
@@ -186,8 +187,8 @@ def test_a_forgery_is_detected(
 
 def test_another_version_is_refused(folder: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_bytes())
-    sign(folder, manifest | {"version": 2})
-    refused(folder, MANIFEST, "version 2, this edgedec reads 1", UnsupportedError)
+    sign(folder, manifest | {"version": 1})
+    refused(folder, MANIFEST, "version 1, this edgedec reads 2", UnsupportedError)
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:

@@ -589,6 +589,18 @@ def test_a_device_of_other_rtl_is_refused(device: Device, monkeypatch: pytest.Mo
         Driver(device, program(), embedding(), gateware=replace(same, rtlil_hash=found ^ 1))
 
 
+def test_a_session_with_a_board_bundle_is_replayed_without_it(tmp_path: Path) -> None:
+    """Record with the RTL that a board bundle names, which nothing names when the recording is replayed."""
+    same = Gateware(rtlil_hash=0, file=Path("board.json"), bitstream=Path("accelerator.bit"))
+    path = tmp_path / "session"
+    device = RecordingDevice(open_device("interpreter", CONFIG), path)
+    with Driver(device, program(), embedding(), gateware=same) as one:
+        Both(one).add([7, 14])
+    device.close()
+    with Driver(open_device("replay", CONFIG, recording=path), program(), embedding()) as again:
+        Both(again).add([7, 14])
+
+
 def test_a_device_left_in_the_middle_of_a_pass_is_usable(device: Device) -> None:
     first = Driver(device, program(), embedding())
     first.submit(np.array([1, 2, 3], np.int32))

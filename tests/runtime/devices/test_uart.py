@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from edgedec.device import open_device
+from edgedec.device_steps import Flush, ReadRegister, WriteRegister
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.isa.link_protocol import BLOCK_BYTES, MOST_FRAME, LinkCommand, Status, frame, opened
 from edgedec.hw.isa.registers import REGISTER_MAP
@@ -59,6 +60,67 @@ def line() -> Iterator[Callable[..., Any]]:
         device.close()
         terminal.close()
         assert terminal.failure is None
+
+
+def test_a_block_whose_answer_never_came_is_sent_again(
+    line: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Break off between a frame and its answer, and then want the bytes that the board had before."""
+    far = server()
+    device = line(far)
+    buffer = device.allocate(512)
+
+    exchange = device.link.exchange
+
+    def interrupted(commands: Any) -> Iterator[bytes]:
+        yield from (b"" for _ in exchange(commands) if interrupt())
+
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    buffer.array[:] = 1
+    buffer.flush()
+    buffer.array[:] = 2
+    with monkeypatch.context() as patch:
+        patch.setattr(device.link, "exchange", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.flush()
+    buffer.array[:] = 1
+    buffer.flush()
+    buffer.invalidate()
+    assert set(buffer.array.tolist()) == {1}
+
+
+def test_a_closed_buffer_touches_no_other(line: Callable[..., Any]) -> None:
+    device = line(server())
+    closed = device.allocate(512)
+    closed.close()
+    other = device.allocate(512)
+    assert other.address == closed.address
+    other.array[:] = 3
+    other.flush()
+    closed.close()
+    assert closed.array.size == 0
+    closed.flush()
+    closed.invalidate()
+    other.invalidate()
+    assert set(other.array.tolist()) == {3}
+    assert device.allocate(512).address != other.address
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ((ReadRegister(0x40000),), "there is no register at 0x40000; the map has"),
+        ((WriteRegister(6, 0),), "a multiple of 4, not 0x6"),
+        ((ReadRegister(0), Flush), "blocks are sent before the other steps"),
+    ],
+)
+def test_steps_that_no_run_has_are_refused(line: Callable[..., Any], steps: tuple[Any, ...], message: str) -> None:
+    device = line(server())
+    whole = [step(device.allocate(512)) if step is Flush else step for step in steps]
+    with pytest.raises(UsageError, match=message):
+        device.perform(whole)
 
 
 class Noise:

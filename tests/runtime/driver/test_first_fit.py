@@ -13,7 +13,6 @@ def test_a_part_is_at_the_first_place_with_room() -> None:
     assert [parts.take(16, 16), parts.take(8, 32), parts.take(16, 1)] == [0x1000, 0x1020, 0x1010]
     assert (parts.gaps, parts.take(25, 1)) == ([24], None)
     parts.release(0x1010)
-    parts.release(0x1010)
     assert parts.gaps == [16, 24]
 
 

@@ -379,12 +379,13 @@ def test_memory_of_u_dma_buf_limits_a_plan(bundle: Bundle, monkeypatch: pytest.M
     from edgedec.runtime.accelerator import memories
 
     config, sizes = chosen_config(bundle, OPTIONS, 64), buffer_bytes(bundle, OPTIONS, 64).by_name
-    for found, expected in ((64 << 10, False), (64 << 20, True)):
-        monkeypatch.setattr(memories, "udmabuf_bytes", lambda found=found: found)
-        (own,) = (one for one in board_memories(config, sizes, OPTIONS, "devmem") if one.name == "u-dma-buf")
-        assert (own.has_bytes, own.fits) == (found, expected)
-        assert "create edgedecN 0x4000000" in own.hint
-    monkeypatch.setattr(memories, "udmabuf_bytes", lambda: 0)  # the plan is made elsewhere
+    for pieces, expected in (([64 << 10], [False, False]), (8192 * [4096], [True, False]), ([64 << 20], [True, True])):
+        monkeypatch.setattr(memories, "udmabuf_bytes", lambda pieces=pieces: pieces)
+        own = [one for one in board_memories(config, sizes, OPTIONS, "devmem") if one.name.startswith("u-dma-buf")]
+        assert [one.has_bytes for one in own] == [sum(pieces), max(pieces)]
+        assert [one.fits for one in own] == expected
+        assert "create edgedecN 0x4000000" in own[0].hint
+    monkeypatch.setattr(memories, "udmabuf_bytes", list)  # the plan is made elsewhere
     assert "CMA" in {one.name for one in board_memories(config, sizes, OPTIONS, "devmem")}
 
 
