@@ -77,6 +77,7 @@ class Identity:
 
     Members:
         simulated: whether its figures are those of a simulation.
+        phases: number of phases at which the memory's data can be captured (BOARD_REGISTER_MAP); 0: it has one.
         granule: unit of memory addresses and sizes in bytes.
         block_bytes, receive_bytes: its BLOCK_BYTES and RECEIVE_BYTES.
         memory_address, memory_bytes: start and size of the memory.
@@ -84,6 +85,7 @@ class Identity:
     """
 
     simulated: bool
+    phases: int = 0
     granule: int
     block_bytes: int = BLOCK_BYTES
     receive_bytes: int = RECEIVE_BYTES
@@ -97,7 +99,7 @@ class Identity:
             VERSION,
             self.simulated,
             self.granule,
-            0,
+            self.phases,
             self.block_bytes,
             self.receive_bytes,
             self.memory_address,
@@ -114,13 +116,14 @@ class Identity:
         """
         if len(data) != IDENTITY.size or int.from_bytes(data[:4], "little") != MAGIC:
             raise DeviceError("what answers is no edgedec link; load the board's bitstream")
-        _, version, simulated, granule, _, block, receive, address, size, clock = IDENTITY.unpack(data)
+        _, version, simulated, granule, phases, block, receive, address, size, clock = IDENTITY.unpack(data)
         if version != VERSION:
             raise DeviceError(f"the link speaks version {version}, this edgedec {VERSION}; build the bitstream again")
         if granule not in (4, 8, 16) or block % granule or not 0 < block <= BLOCK_BYTES or not clock or not size:
             raise DeviceError(f"the link says of itself what cannot be: {data.hex()}; load the board's bitstream again")
         return cls(
             simulated=bool(simulated),
+            phases=phases,
             granule=granule,
             block_bytes=block,
             receive_bytes=receive,

@@ -6,10 +6,26 @@ from enum import IntEnum
 from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.hw.isa.register_map import SLOTS, VALUE, Access, Field, Register, RegisterMap
 
-__all__ = ["COUNTS", "ERROR_CAUSES", "IDENTITY", "MAP_VERSION", "REGISTER_MAP", "Cause"]
+__all__ = [
+    "BOARD_OFFSET",
+    "BOARD_REGISTER_MAP",
+    "CAPTURE_PHASES",
+    "COUNTS",
+    "ERROR_CAUSES",
+    "IDENTITY",
+    "MAP_VERSION",
+    "NOMINAL_PHASE",
+    "PHASES_OF_A_CYCLE",
+    "REGISTER_MAP",
+    "Cause",
+]
 
 IDENTITY = int.from_bytes(b"edec", "little")  # value of the identity register
 MAP_VERSION = 2  # version of this map; a driver refuses any other
+BOARD_OFFSET = 0x800  # first byte of the registers of what stands beside the accelerator
+PHASES_OF_A_CYCLE = 4  # phases of a cycle of an SDRAM's clock at which its data may be captured
+CAPTURE_PHASES = 4 * PHASES_OF_A_CYCLE  # phases of BOARD_REGISTER_MAP's memory_phase
+NOMINAL_PHASE = PHASES_OF_A_CYCLE  # phase after reset, at which data are captured that no wire delays
 COUNTS = ("cycles", "beats", "starved", "blocked", "dependency", "descriptors")  # names of the counter_... registers
 
 
@@ -237,5 +253,26 @@ REGISTER_MAP = RegisterMap(
         _counter("blocked", 0x0D8, "Cycles in which a result waited for the write port."),
         _counter("dependency", 0x0E0, "Cycles in which a beat waited for an earlier result."),
         _counter("descriptors", 0x0E8, "Descriptors that ended."),
+    ),
+)
+
+BOARD_REGISTER_MAP = RegisterMap(
+    name="edgedec_board",
+    description="What stands beside the accelerator on a board with an SDRAM and a serial line.",
+    registers=(
+        Register(
+            name="memory_phase",
+            offset=BOARD_OFFSET,
+            access=Access.READ_WRITE,
+            fields=_number((CAPTURE_PHASES - 1).bit_length(), "Quarters of a cycle.", NOMINAL_PHASE),
+            description="Phase at which the SDRAM's data are captured; it may change only while nothing reads.",
+        ),
+        Register(
+            name="memory_status",
+            offset=BOARD_OFFSET + 4,
+            access=Access.READ_ONLY,
+            fields=(Field(name="ready", bits=1, description="The SDRAM is initialized."),),
+            description="State of the SDRAM.",
+        ),
     ),
 )

@@ -3,10 +3,13 @@
 from typing import Any
 
 from amaranth.hdl import DomainRenamer, Module
+from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import Out, connect, flipped
 
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
+from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.isa.registers import BOARD_REGISTER_MAP, CAPTURE_PHASES, NOMINAL_PHASE
 from edgedec.hw.memory.axi_crossing import AxiReadCrossing, AxiWriteCrossing
 from edgedec.hw.system.sdram.chip import SdramChip
 from edgedec.hw.system.sdram.controller import SdramController
@@ -30,7 +33,7 @@ class UartSystem(SerialSystem):
         chip: the memory chip.
         memory_hz: clock of the memory in Hz.
         baud: bits per second of the line.
-        capture: see ``edgedec.hw.system.sdram.sequencer.Sequencer``.
+        registers: see ``edgedec.hw.system.sdram.sequencer.Sequencer``.
         simulated: value that the link reports.
 
     Members:
@@ -52,7 +55,7 @@ class UartSystem(SerialSystem):
         chip: SdramChip,
         memory_hz: float,
         baud: int,
-        capture: int = 0,
+        registers: int = 0,
         simulated: bool = False,
     ) -> None:
         self._controller = SdramController(
@@ -62,7 +65,7 @@ class UartSystem(SerialSystem):
             reads=2,
             writes=2,
             address_bits=ADDRESS_BITS,
-            capture=capture,
+            registers=registers,
         )
         self._crossings = [
             (
@@ -71,10 +74,12 @@ class UartSystem(SerialSystem):
             )
             for _ in range(2)
         ]
+        self._board_registers = RegisterBlock(register_map=BOARD_REGISTER_MAP)
         super().__init__(
             config,
             accelerator,
             memory_bytes=chip.bytes,
+            phases=CAPTURE_PHASES,
             baud=baud,
             simulated=simulated,
             members={"memory": Out(pins(chip)), "ready": Out(1)},
@@ -83,7 +88,12 @@ class UartSystem(SerialSystem):
     @property
     def resources_by_part(self) -> dict[str, Resources]:
         crossings = total(crossing.resources for pair in self._crossings for crossing in pair)
-        return {**super().resources_by_part, "controller": self._controller.resources, "crossings": crossings}
+        return {
+            **super().resources_by_part,
+            "controller": self._controller.resources,
+            "crossings": crossings,
+            "registers": self._board_registers.resources,
+        }
 
     @property
     def inner_buses(self) -> dict[str, tuple[Any, str]]:
@@ -92,9 +102,15 @@ class UartSystem(SerialSystem):
         return {**super().inner_buses, **memory}
 
     def elaborate(self, platform: Any) -> Module:
-        m, managers = self._linked()
+        m, managers = self._linked(self._board_registers.bus)
+        m.submodules.registers = registers = self._board_registers
         m.submodules.controller = DomainRenamer(MEMORY_DOMAIN)(self._controller)
         memory = self._controller
+        # A phase is written while nothing reads, so its bits need not arrive together.
+        m.submodules.phase = FFSynchronizer(
+            registers.memory_phase, memory.phase, o_domain=MEMORY_DOMAIN, init=NOMINAL_PHASE, reset_less=False
+        )
+        m.submodules.is_ready = FFSynchronizer(memory.ready, registers.memory_status_ready)
         connect(m, memory.pins, flipped(self.memory))
         m.d.comb += self.ready.eq(memory.ready)
         for number, ((reads, writes), (read, write)) in enumerate(zip(managers, self._crossings, strict=True)):

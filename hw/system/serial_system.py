@@ -10,16 +10,19 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.link_protocol import Identity
+from edgedec.hw.isa.registers import BOARD_OFFSET
 from edgedec.hw.system.host_link import HostLink
+from edgedec.hw.system.register_split import RegisterSplit
 from edgedec.hw.system.uart import UartReceiver, UartTransmitter
 
 __all__ = ["SerialSystem", "identity_of"]
 
 
-def identity_of(config: AcceleratorConfig, *, memory_bytes: int, simulated: bool) -> Identity:
+def identity_of(config: AcceleratorConfig, *, memory_bytes: int, simulated: bool, phases: int = 0) -> Identity:
     """Return the identity that the link of such a system reports."""
     return Identity(
         simulated=simulated,
+        phases=phases,
         granule=config.port_bytes,
         memory_address=0,
         memory_bytes=memory_bytes,
@@ -37,6 +40,7 @@ class SerialSystem(CostedComponent):
         baud: bits per second of the line.
         simulated: value that the link reports.
         members: additional ports of the subclass.
+        phases: see ``Identity``.
 
     Members:
         receive: In(1). Serial line from the host.
@@ -53,11 +57,12 @@ class SerialSystem(CostedComponent):
         baud: int,
         simulated: bool,
         members: Mapping[str, Any],
+        phases: int = 0,
     ) -> None:
         if config.ports != 1:
             raise ValueError(f"config.ports must be 1 with one memory, not {config.ports!r}")
         self._config, self._accelerator = config, accelerator
-        identity = identity_of(config, memory_bytes=memory_bytes, simulated=simulated)
+        identity = identity_of(config, memory_bytes=memory_bytes, simulated=simulated, phases=phases)
         self._link = HostLink(identity, address_bits=ADDRESS_BITS)
         self._receiver = UartReceiver(clock_hz=config.clock_hz, baud=baud)
         self._transmitter = UartTransmitter(clock_hz=config.clock_hz, baud=baud)
@@ -82,14 +87,24 @@ class SerialSystem(CostedComponent):
             "link.write": (link.write, "sync"),
         }
 
-    def _linked(self) -> tuple[Module, list[tuple[Any, Any]]]:
-        """Return the module without the memory, and the (read, write) managers to connect to the memory."""
+    def _linked(self, board_registers: Any = None) -> tuple[Module, list[tuple[Any, Any]]]:
+        """Return the module without the memory, and the (read, write) managers to connect to the memory.
+
+        Args:
+            board_registers: bus of the registers from BOARD_OFFSET on; None without any.
+        """
         m = Module()
         m.submodules.accelerator, m.submodules.link = accelerator, link = self._accelerator, self._link
         m.submodules.receiver, m.submodules.transmitter = self._receiver, self._transmitter
         connect(m, self._receiver.bytes, link.received)
         connect(m, link.sent, self._transmitter.bytes)
-        connect(m, link.registers, accelerator.registers)
+        if board_registers is None:
+            connect(m, link.registers, accelerator.registers)
+        else:
+            m.submodules.split = split = RegisterSplit(offset=BOARD_OFFSET)
+            connect(m, link.registers, split.manager)
+            connect(m, split.below, accelerator.registers)
+            connect(m, split.above, board_registers)
         m.d.comb += [
             self._receiver.line.eq(self.receive),
             self.transmit.eq(self._transmitter.line),

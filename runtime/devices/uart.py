@@ -33,6 +33,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.link_protocol import BLOCK_BYTES, LinkCommand, RunItem, run_arguments, run_item
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
+from edgedec.runtime.devices._calibration import MemoryPhases, calibrated
 from edgedec.runtime.devices._link import Link, UnmetError
 from edgedec.runtime.driver.first_fit import FirstFit
 from edgedec.runtime.driver.lock import DeviceLock
@@ -155,12 +156,15 @@ class UartDevice:
 
     Members:
         link: the link, which counts retries.
+        calibration: at which phases the memory was read right; None if it has no phases.
     """
 
     name = "uart"
 
-    def __init__(self, link: Link, lock: DeviceLock, progress: Progress = silent) -> None:
-        self.link, self._lock, self._progress = link, lock, progress
+    def __init__(
+        self, link: Link, lock: DeviceLock, progress: Progress = silent, *, calibration: MemoryPhases | None = None
+    ) -> None:
+        self.link, self._lock, self._progress, self.calibration = link, lock, progress, calibration
         identity = link.identity
         self.kind: Kind = "simulated" if identity.simulated or link.pseudo else "measured"
         self.clock_hz = float(identity.clock_hz)
@@ -336,12 +340,17 @@ def open_device(
         progress: called during long transfers.
 
     Raises:
-        DeviceError: the port does not exist, no device answers, or another process uses it.
+        DeviceError: the port does not exist, no device answers, another process uses it, or its memory fails a test.
         UsageError: the operating system does not support the baud rate.
     """
     lock = DeviceLock(f"uart-{port.resolve()}")
     try:
-        return UartDevice(Link(port, baud, patience_s), lock, progress)
+        link = Link(port, baud, patience_s)
+        try:
+            return UartDevice(link, lock, progress, calibration=calibrated(link))
+        except BaseException:
+            link.close()
+            raise
     except BaseException:
         lock.release()
         raise

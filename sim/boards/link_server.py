@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+
 from edgedec.device import Device
 from edgedec.errors import DeviceError
 from edgedec.hw.isa.link_protocol import (
@@ -24,10 +26,13 @@ from edgedec.hw.isa.link_protocol import (
     frame,
     opened,
 )
+from edgedec.hw.isa.registers import BOARD_REGISTER_MAP, CAPTURE_PHASES, NOMINAL_PHASE
 
 __all__ = ["LinkServer", "PseudoTerminal"]
 
 _REGISTER_BYTES = 4096
+_PHASE = BOARD_REGISTER_MAP["memory_phase"].offset
+_SPOILT = np.uint8(0xA5)  # bits that are wrong in what is read at a wrong phase
 _PAGE = 4096  # bytes; a block of memory must not cross a page
 _LENGTHS = {  # bytes of a command after its code and sequence number
     LinkCommand.IDENTIFY: 0,
@@ -45,21 +50,27 @@ class LinkServer:
         device: device whose memory the link uses alone.
         memory_bytes: size of the link's memory.
         granule: alignment in bytes of accesses to memory, see ``Identity``.
+        good: phases of the memory at which it is read right, as of an SDRAM; None: it has no phases.
 
     Members:
         executed: (command, sequence) of each executed command.
+        phase: phase at which the memory is read.
     """
 
-    def __init__(self, device: Device, *, memory_bytes: int = 1 << 20, granule: int = 4) -> None:
+    def __init__(
+        self, device: Device, *, memory_bytes: int = 1 << 20, granule: int = 4, good: range | None = None
+    ) -> None:
         self._device, self._granule = device, granule
         self._memory = device.allocate(memory_bytes, alignment_bytes=1 << 14)
         self._identity = Identity(
             simulated=device.kind == "simulated",
+            phases=0 if good is None else CAPTURE_PHASES,
             granule=granule,
             memory_address=self._memory.address,
             memory_bytes=memory_bytes,
             clock_hz=int(device.clock_hz),
         )
+        self._good, self.phase = good, NOMINAL_PHASE
         self._held = False  # True if written bytes were not flushed yet
         self._received = bytearray()
         self._expected = 0
@@ -132,6 +143,8 @@ class LinkServer:
         offset, value = struct.unpack("<II", rest)
         if offset % 4 or offset >= _REGISTER_BYTES:
             return Status.ARGUMENT, b""
+        if offset == _PHASE:
+            self.phase = value % CAPTURE_PHASES
         self._device.write_register(offset, value)
         return Status.OK, b""
 
@@ -143,7 +156,10 @@ class LinkServer:
         if not 0 <= start <= self._memory.array.size - size:
             return Status.BUS, bytes(size)
         self._memory.invalidate(start, size)
-        return Status.OK, self._memory.array[start : start + size].tobytes()
+        data = self._memory.array[start : start + size]
+        if self._good is not None and self.phase not in self._good:
+            data = data ^ _SPOILT
+        return Status.OK, data.tobytes()
 
     def _write_memory(self, rest: bytes) -> tuple[Status, bytes]:
         start, data = int.from_bytes(rest[:8], "little") - self._memory.address, rest[8:]

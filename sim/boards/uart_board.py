@@ -21,17 +21,18 @@ from edgedec.board import Board
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.link_protocol import END, MOST_FRAME, LinkCommand, opened
+from edgedec.hw.isa.registers import NOMINAL_PHASE
 from edgedec.hw.system.sdram.chip import IS42S16160G, SdramChip
 from edgedec.progress import Progress, silent
 from edgedec.sim.boards.uart_library import board_library, build, on_chip_library
-from edgedec.sim.sdram.model import SdramCounts, parameters
+from edgedec.sim.sdram.model import PhaseWindow, SdramCounts, parameters
 
 __all__ = ["BoardTerminal", "UartBoard", "build", "check_board", "fastest_baud", "simulated_board"]
 
 # Module of the top of each board with an SDRAM chip that can be simulated; it holds the chip's clock.
 _TOPS = {"ulx3s-85f": "edgedec.boards.flows.ecp5.ulx3s_top"}
 _CHIP = IS42S16160G
-_REGISTERS = 2  # registers at the pins of the memory: one for outputs and one for inputs
+_GOOD = range(NOMINAL_PHASE, 2 * NOMINAL_PHASE)  # phases at which the chip of a board without delays is captured
 _LEAST_CYCLES = 4  # fewest cycles of a bit that the gateware supports
 
 _SLICE = 4000  # cycles between two polls of the terminal
@@ -40,7 +41,7 @@ _CHUNK = 1024  # bytes read from the terminal at once
 _ROOM = 4096  # most bytes that the board sends in a slice
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "edgedec_board_open": (c_void_p, (POINTER(c_int64), c_double, c_double, c_double, c_int64)),
+    "edgedec_board_open": (c_void_p, (POINTER(c_int64), c_double, c_double, c_double, c_int64, c_int64, c_int64)),
     "edgedec_board_close": (None, (c_void_p,)),
     "edgedec_board_run": (c_int64, (c_void_p, c_int64, c_char_p, c_int64, POINTER(c_uint8), c_int64)),
     "edgedec_board_sending": (c_int, (c_void_p,)),
@@ -57,7 +58,8 @@ class UartBoard:
     Args:
         library: result of ``build`` for a system of ``config``, ``chip``, ``memory_hz`` and ``baud``; ``chip`` is None if
             the memory is part of the system.
-        registers: number of registers at the memory's pins, for outputs and inputs together; the system's ``capture``.
+        registers: number of registers at the memory's pins, for outputs and inputs together, as the system has them.
+        good: phases at which the memory's words are captured whole, see ``edgedec.sim.sdram.model.PhaseWindow``.
     """
 
     def __init__(
@@ -69,14 +71,22 @@ class UartBoard:
         chip: SdramChip | None = None,
         memory_hz: float = 0.0,
         registers: int = 0,
+        good: range = _GOOD,
     ) -> None:
+        PhaseWindow(good)
         self._library = ctypes.CDLL(str(library))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, arguments
         values = [] if chip is None else parameters(chip, chip.times(memory_hz))
         self._handle = self._library.edgedec_board_open(
-            (c_int64 * len(values))(*values) if values else None, config.clock_hz, memory_hz, float(baud), registers
+            (c_int64 * len(values))(*values) if values else None,
+            config.clock_hz,
+            memory_hz,
+            float(baud),
+            registers,
+            good.start - NOMINAL_PHASE,
+            len(good),
         )
 
     def run(self, cycles: int, data: bytes = b"") -> bytes:
@@ -156,11 +166,12 @@ def simulated_board(
     if board.memory_bram36 is not None:
         library = on_chip_library(config, memory_bytes=board.memory_bytes, baud=baud, cache=cache, progress=progress)
         return UartBoard(library, config, baud=baud)
-    memory_hz = importlib.import_module(_TOPS[board.name]).MEMORY_HZ
+    top = importlib.import_module(_TOPS[board.name])
+    memory_hz = top.MEMORY_HZ
     library = board_library(
-        config, chip=_CHIP, memory_hz=memory_hz, baud=baud, capture=_REGISTERS, cache=cache, progress=progress
+        config, chip=_CHIP, memory_hz=memory_hz, baud=baud, registers=top.PIN_REGISTERS, cache=cache, progress=progress
     )
-    return UartBoard(library, config, chip=_CHIP, memory_hz=memory_hz, baud=baud, registers=_REGISTERS)
+    return UartBoard(library, config, chip=_CHIP, memory_hz=memory_hz, baud=baud, registers=top.PIN_REGISTERS)
 
 
 class _PendingCommands:

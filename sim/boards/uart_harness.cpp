@@ -57,13 +57,17 @@ edgedec::sim::Contracts contracts_of(Top& top) {
 
 class Board {
 public:
-    // ``registers``: at the pins of the memory, out and back together.
-    Board(const Parameters& parameters, double clock_hz, double memory_hz, double baud, int64_t registers)
+    // ``registers``: at the pins of the memory, out and back together. ``late``, ``count``: quarters of a cycle by which the
+    // memory's words arrive late, and for which they are valid.
+    Board(const Parameters& parameters, double clock_hz, double memory_hz, double baud, int64_t registers, int64_t late,
+          int64_t count)
         : chip_(parameters),
           ratio_(memory_hz / clock_hz),
           bit_(clock_hz / baud),
           out_(static_cast<size_t>(registers + 1) / 2, Pins{0, 1, 1, 1, 0, 0, 3, 0, 0}),
-          back_(static_cast<size_t>(registers) / 2, 0xdead) {
+          back_(static_cast<size_t>(registers) / 2, 0xdead),
+          late_(late),
+          count_(count) {
         top_.p_receive.set<uint32_t>(1);
         // One evaluation for an edge is enough where it settles all of the design: it yields what the outputs are before
         // the edge and what the registers are after it. A design with feedback has to settle before the edge.
@@ -135,8 +139,21 @@ private:
             uint32_t answer = 0xdead;
             if (!chip_.cycle(out_(pins), &answer)) answer = 0xdead;
             after_edge(top.p_memory__clk);
-            top.p_memory____data__in.template set<uint32_t>(back_(answer));
+            top.p_memory____data__in.template set<uint64_t>(samples(back_(answer)));
         }
+    }
+
+    // The data pins at the beginning of the cycle, and at each later quarter of it (edgedec.sim.sdram.model).
+    uint64_t samples(uint32_t word) {
+        words_.push_front(word);
+        words_.pop_back();
+        uint64_t found = 0;
+        for (int64_t quarter = 0; quarter < kQuarters; ++quarter) {
+            const int64_t at = kQuarters * kCycles + quarter - late_;
+            const uint64_t spoilt = at % kQuarters < count_ ? 0 : 0x5aa5;
+            found |= (words_[static_cast<size_t>(kCycles - at / kQuarters)] ^ spoilt) << (16 * quarter);
+        }
+        return found;
     }
 
     // The line to the board: idle high, start low, eight bits, stop high.
@@ -173,6 +190,9 @@ private:
     double ratio_, ahead_ = 0, bit_;
     Delay<Pins> out_;
     Delay<uint32_t> back_;
+    static constexpr int64_t kQuarters = 4, kCycles = 4;
+    int64_t late_, count_;
+    std::deque<uint32_t> words_ = std::deque<uint32_t>(kCycles, 0xdead);
     std::deque<uint8_t> to_send_;
     int64_t sent_ = 0, hearing_ = -1, now_ = 0;
     uint32_t bits_ = 0;
@@ -184,10 +204,11 @@ Board& of(void* handle) { return *static_cast<Board*>(handle); }
 }  // namespace
 
 // ``parameters``: of the memory chip; null, and memory_hz 0, without one.
-EXPORT void* edgedec_board_open(const int64_t* parameters, double clock_hz, double memory_hz, double baud, int64_t registers) {
+EXPORT void* edgedec_board_open(const int64_t* parameters, double clock_hz, double memory_hz, double baud, int64_t registers,
+                                 int64_t late, int64_t count) {
     Parameters p{};
     if (parameters) std::memcpy(&p, parameters, sizeof p);
-    return new Board(p, clock_hz, memory_hz, baud, registers);
+    return new Board(p, clock_hz, memory_hz, baud, registers, late, count);
 }
 EXPORT void edgedec_board_close(void* handle) { delete &of(handle); }
 // So many cycles, with bytes to send; how many bytes came meanwhile.

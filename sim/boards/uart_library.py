@@ -80,7 +80,7 @@ def board_library(
     chip: SdramChip,
     memory_hz: float,
     baud: int,
-    capture: int = 0,
+    registers: int = 0,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Path:
@@ -96,10 +96,10 @@ def board_library(
         from edgedec.hw.system.sdram_system import UartSystem
 
         return UartSystem(
-            config, Accelerator(config), chip=chip, memory_hz=memory_hz, baud=baud, capture=capture, simulated=True
+            config, Accelerator(config), chip=chip, memory_hz=memory_hz, baud=baud, registers=registers, simulated=True
         )
 
-    options = {"chip": asdict(chip), "memory_hz": memory_hz, "baud": baud, "capture": capture}
+    options = {"chip": asdict(chip), "memory_hz": memory_hz, "baud": baud, "registers": registers}
     return _remembered(system, config, options, cache, progress)
 
 

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import hashlib
 import subprocess
+from collections import deque
 from ctypes import POINTER, c_char_p, c_int64, c_uint16, c_uint32, c_void_p
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 from edgedec.bundle.atomic import new_file
 from edgedec.errors import ToolError
 from edgedec.host.paths import cache_folder
+from edgedec.hw.isa.registers import CAPTURE_PHASES, NOMINAL_PHASE, PHASES_OF_A_CYCLE
 from edgedec.hw.system.sdram.chip import SdramChip, SdramTimes
 from edgedec.runtime.kernels.recipe import find_compiler
 
-__all__ = ["FOLDER", "SdramCounts", "SdramModel", "parameters"]
+__all__ = ["FOLDER", "PhaseWindow", "SdramCounts", "SdramModel", "parameters"]
 
+_SPOILT = 0x5AA5  # bits that are wrong in a word that is captured too early or too late
 FOLDER = Path(__file__).resolve().parent
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -110,6 +113,36 @@ class SdramModel:
         if getattr(self, "_handle", None):
             self._library.edgedec_sdram_close(self._handle)
             self._handle = None
+
+
+class PhaseWindow:
+    """The pins of a chip at each quarter of a cycle, where its words arrive late and are valid for a time only.
+
+    uart_harness.cpp has the same in C++.
+
+    Args:
+        good: phases of ``memory_phase`` at which a word is captured whole, at most PHASES_OF_A_CYCLE of them. At any other
+            phase the bits are those of no word.
+
+    Raises:
+        ValueError: there are more good phases than a word can have, or phases that do not exist.
+    """
+
+    def __init__(self, good: range) -> None:
+        if len(good) > PHASES_OF_A_CYCLE or good.start < NOMINAL_PHASE or good.stop > CAPTURE_PHASES or good.step != 1:
+            raise ValueError(f"a word has at most {PHASES_OF_A_CYCLE} good phases from {NOMINAL_PHASE} on, not {good}")
+        self._late, self._count = good.start - NOMINAL_PHASE, len(good)
+        self._words = deque([0] * (CAPTURE_PHASES // PHASES_OF_A_CYCLE), maxlen=CAPTURE_PHASES // PHASES_OF_A_CYCLE)
+
+    def __call__(self, word: int) -> int:
+        """Take the word of a cycle and return the samples of that cycle, one beside the other as ``data_in`` has them."""
+        self._words.appendleft(word)
+        samples = 0
+        for quarter in range(PHASES_OF_A_CYCLE):
+            cycles, place = divmod(quarter - self._late, PHASES_OF_A_CYCLE)
+            spoilt = 0 if place < self._count else _SPOILT
+            samples |= (self._words[-cycles] ^ spoilt) << 16 * quarter
+        return samples
 
 
 @functools.cache

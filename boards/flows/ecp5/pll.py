@@ -18,6 +18,7 @@ _PHASE_DETECTOR_HZ = (3.125e6, 400e6)  # range of the phase detector
 _OUTPUT_HZ = (3.125e6, 400e6)  # range of the outputs
 _MOST_DIVIDER = 128  # largest divider
 _OUTPUTS = ("CLKOP", "CLKOS")  # names of the outputs
+_QUARTER = "CLKOS2"  # name of the output that is a quarter of a cycle late
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +82,17 @@ def pll_settings(input_hz: float, wanted_hz: Sequence[float], *, tolerance: floa
     )
 
 
-def pll_instance(settings: PllSettings, source: Signal, outputs: Sequence[Signal], locked: Signal) -> Instance:
-    """Return an EHXPLLL; its first output feeds back, so all outputs are in phase with it."""
+def pll_instance(
+    settings: PllSettings, source: Signal, outputs: Sequence[Signal], locked: Signal, *, quarter: Signal | None = None
+) -> Instance:
+    """Return an EHXPLLL; its first output feeds back, so all outputs are in phase with it.
+
+    Args:
+        quarter: another output with the frequency of the last of ``outputs``, a quarter of a cycle later.
+
+    Source: Lattice FPGA-TN-02200, "PLL static phase": CPHASE counts cycles of the oscillator from the divider - 1 on, and
+        FPHASE eighths of one.
+    """
     parameters: dict[str, Any] = {
         "p_CLKI_DIV": settings.input_divider,
         "p_CLKFB_DIV": settings.feedback_divider,
@@ -109,5 +119,14 @@ def pll_instance(settings: PllSettings, source: Signal, outputs: Sequence[Signal
             f"p_{name}_CPHASE": divider - 1,
             f"p_{name}_FPHASE": 0,
             f"o_{name}": output,
+        }
+    if quarter is not None:
+        divider = settings.output_dividers[-1]
+        parameters |= {
+            f"p_{_QUARTER}_ENABLE": "ENABLED",
+            f"p_{_QUARTER}_DIV": divider,
+            f"p_{_QUARTER}_CPHASE": divider - 1 + divider // 4,
+            f"p_{_QUARTER}_FPHASE": divider % 4 * 2,
+            f"o_{_QUARTER}": quarter,
         }
     return Instance("EHXPLLL", **parameters)

@@ -9,6 +9,7 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.fifo import Fifo
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.resources import Resources, total
+from edgedec.hw.isa.registers import CAPTURE_PHASES, NOMINAL_PHASE
 from edgedec.hw.memory.axi import Response, axi4_read, axi4_write
 from edgedec.hw.system.sdram.chip import SdramChip
 from edgedec.hw.system.sdram.segments import Segments
@@ -30,7 +31,7 @@ class SdramController(CostedComponent):
     write was answered sees that write.
 
     Parameters:
-        chip, clock_hz, capture: see ``Sequencer``.
+        chip, clock_hz, registers: see ``Sequencer``.
         data_bytes: bytes of each port: 4, 8 or 16.
         reads, writes: numbers of ports of each kind, 1 to 4.
         address_bits: bits of an address on the bus.
@@ -38,6 +39,7 @@ class SdramController(CostedComponent):
     Members:
         read0 ..: In(AXI4 read channels).
         write0 ..: In(AXI4 write channels).
+        phase: In(4). See ``Sequencer``.
         ready: Out(1). The chip is initialized; requests wait until then.
         pins: Out(pins(chip)).
 
@@ -55,13 +57,13 @@ class SdramController(CostedComponent):
         reads: int = 2,
         writes: int = 2,
         address_bits: int = 40,
-        capture: int = 0,
+        registers: int = 0,
     ) -> None:
         check("reads", reads, 1, 4)
         check("writes", writes, 1, 4)
         self._chip, self._data_bytes, self._reads, self._writes = chip, data_bytes, reads, writes
         self._sequencer = Sequencer(
-            chip=chip, clock_hz=clock_hz, data_bytes=data_bytes, ports=max(reads, writes), capture=capture
+            chip=chip, clock_hz=clock_hz, data_bytes=data_bytes, ports=max(reads, writes), registers=registers
         )
         self._read_queues = [Fifo(shape=8 * data_bytes + 2, depth=_READ_BEATS, style="block") for _ in range(reads)]
         self._write_queues = [Fifo(shape=9 * data_bytes, depth=_WRITE_BEATS, style="block") for _ in range(writes)]
@@ -84,6 +86,7 @@ class SdramController(CostedComponent):
             lambda: {
                 **{f"read{n}": In(read) for n in range(reads)},
                 **{f"write{n}": In(write) for n in range(writes)},
+                "phase": In(range(CAPTURE_PHASES), init=NOMINAL_PHASE),
                 "ready": Out(1),
                 "pins": Out(pins(chip)),
             }
@@ -102,7 +105,7 @@ class SdramController(CostedComponent):
         m = Module()
         m.submodules.sequencer = chip = self._sequencer
         connect(m, chip.pins, flipped(self.pins))
-        m.d.comb += self.ready.eq(chip.ready)
+        m.d.comb += [self.ready.eq(chip.ready), chip.phase.eq(self.phase)]
         queues = self._write_queues
         aw_done = [self._read(m, n) for n in range(self._reads)]
         aw_done += [self._write(m, n, queue) for n, queue in enumerate(queues)]

@@ -5,10 +5,12 @@ from typing import Any
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, Signature
+from amaranth.utils import exact_log2
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.isa.registers import CAPTURE_PHASES, NOMINAL_PHASE, PHASES_OF_A_CYCLE
 from edgedec.hw.memory.axi import beats_log2
 from edgedec.hw.system.sdram.chip import SdramChip
 from edgedec.hw.system.sdram.progress import RowCommand, Segment, Timer
@@ -22,7 +24,11 @@ _NOP, _MODE, _REFRESH, _PRECHARGE, _ACTIVATE, _WRITE, _READ = 0b111, 0b000, 0b00
 
 
 def pins(chip: SdramChip) -> Signature:
-    """Return the pins of the chip, seen from the controller, without the clock and chip select, which is always low."""
+    """Return the pins of the chip, seen from the controller, without the clock and chip select, which is always low.
+
+    ``data_in`` has the data pins as they were at the beginning of a cycle, and a quarter, a half and three quarters of a
+    cycle later.
+    """
     return Signature(
         {
             "cke": Out(1),
@@ -34,7 +40,7 @@ def pins(chip: SdramChip) -> Signature:
             "mask": Out(chip.word_bytes, init=(1 << chip.word_bytes) - 1),
             "data_out": Out(8 * chip.word_bytes),
             "data_drive": Out(1),
-            "data_in": In(8 * chip.word_bytes),
+            "data_in": In(8 * chip.word_bytes * PHASES_OF_A_CYCLE),
         }
     )
 
@@ -62,9 +68,11 @@ class Sequencer(CostedComponent):
         clock_hz: clock of this component and of the chip in Hz.
         data_bytes: bytes of a beat: 4, 8 or 16, a burst of 2, 4 or 8 words.
         ports: number of ports that issue work.
-        capture: cycles by which a READ's first data at the pins is later than for a chip without wire delays, 0 to 3.
+        registers: registers at the pins, outwards and inwards together, 0 to 7.
 
     Members:
+        phase: In(4). Quarters of a cycle by which data is captured later than a cycle before NOMINAL_PHASE, at which a chip
+            without wire delays is captured. It may change only while nothing reads.
         work: In(stream of ``work_layout``). A segment must be issued only if its data can be transferred without a
             stall.
         write_take: Out(ports). One-hot; the next beat of this port is taken.
@@ -75,25 +83,29 @@ class Sequencer(CostedComponent):
         ready: Out(1). The chip is initialized.
         pins: Out(pins(chip)).
 
-    Latency: cas + 11 cycles and the words of a beat for a read in an open row.
+    Latency: cas + 11 cycles, the registers at the pins and the words of a beat for a read in an open row.
     Throughput: one beat in data_bytes / 2 cycles.
     Source: JEDEC 21-C, 3.11.5; the limits of edgedec.hw.system.sdram.chip.
     """
 
-    def __init__(self, *, chip: SdramChip, clock_hz: float, data_bytes: int, ports: int = 4, capture: int = 0) -> None:
+    def __init__(
+        self, *, chip: SdramChip, clock_hz: float, data_bytes: int, ports: int = 4, registers: int = 0
+    ) -> None:
         if data_bytes not in (4, 8, 16) or chip.word_bytes != 2:
             raise ValueError(f"data_bytes must be 4, 8 or 16 for a chip of 16 bits, not {data_bytes!r}")
         check("ports", ports, 1, 16)
-        check("capture", capture, 0, 3)
+        check("registers", registers, 0, 7)
         self._chip, self._times, self._data_bytes = chip, chip.times(clock_hz), data_bytes
         self._words = data_bytes // chip.word_bytes
-        self._delay = self._times.cas + 3 + capture  # from ``column`` to the word in ``caught``
+        early = NOMINAL_PHASE // PHASES_OF_A_CYCLE
+        self._delay = self._times.cas + 3 + registers - early  # from ``column`` to the earliest word in ``caught``
         self._work, self._ports = work_layout(chip, data_bytes, ports), ports
         number = self._work["port"].shape
         done = data.StructLayout({"port": number, "bad": 1})
         beat = data.StructLayout({"port": number, "data": 8 * data_bytes, "bad": 1, "last": 1})
         super().__init__(
             lambda: {
+                "phase": In(range(CAPTURE_PHASES), init=NOMINAL_PHASE),
                 "work": In(stream.Signature(self._work)),
                 "write_data": In(8 * data_bytes),
                 "write_strobes": In(data_bytes),
@@ -113,8 +125,8 @@ class Sequencer(CostedComponent):
         timers = (5 * banks + 3) * 5
         rows = banks * (chip.row_bits + 1)
         return Resources(
-            lut=timers + banks * chip.row_bits + 3 * chip.row_bits + 8 * data_bytes + 60 + bits,
-            ff=timers + rows + 2 * (bits + 20) + 17 * data_bytes + 60 + 4 * self._times.cas,
+            lut=timers + banks * chip.row_bits + 3 * chip.row_bits + 8 * data_bytes + 110 + bits,
+            ff=timers + rows + 2 * (bits + 20) + 17 * data_bytes + 75 + 4 * self._times.cas,
         )
 
     def elaborate(self, platform: Any) -> Module:
@@ -407,18 +419,21 @@ class Sequencer(CostedComponent):
         """Delay the tag of a READ by as many registers as its words take to arrive."""
         words, width = self._words, 8 * self._chip.word_bytes
         caught = Signal(width * words)
-        m.d.sync += caught.eq(Cat(caught[width:], self.pins.data_in))
+        quarter, cycles = self.phase[: exact_log2(PHASES_OF_A_CYCLE)], self.phase[exact_log2(PHASES_OF_A_CYCLE) :]
+        m.d.sync += caught.eq(Cat(caught[width:], self.pins.data_in.word_select(quarter, width)))
         layout = data.StructLayout({"port": self._work["port"].shape, "bad": 1, "last": 1})
         request = column & ~now.work.write
         tag = Signal(layout)
         m.d.comb += [tag.port.eq(now.work.port), tag.bad.eq(now.work.bad), tag.last.eq(now.work.final & now.last)]
-        for _ in range(self._delay + words - 1):
+        stages = [Cat(request, tag)]
+        for _ in range(self._delay + words - 1 + (CAPTURE_PHASES - 1) // PHASES_OF_A_CYCLE):
             later = Signal(layout, reset_less=True)
             request_later = Signal()
-            m.d.sync += [later.eq(tag), request_later.eq(request)]
-            tag, request = later, request_later
+            m.d.sync += Cat(request_later, later).eq(stages[-1])
+            stages.append(Cat(request_later, later))
+        chosen = Signal(layout)
         m.d.comb += [
-            self.read.valid.eq(request),
+            Cat(self.read.valid, chosen).eq(Array(stages[self._delay + words - 1 :])[cycles]),
             self.read.p.data.eq(caught),
-            *(self.read.p[name].eq(tag[name]) for name in ("port", "bad", "last")),
+            *(self.read.p[name].eq(chosen[name]) for name in ("port", "bad", "last")),
         ]

@@ -23,8 +23,13 @@ from tests.hw.support.fake_accelerator import Copier
 CONFIG = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, ultra=False, burst_beats=16, clock_hz=80e6)
 # Chains of each top outside of its system, each with its bits and registers.
 LINE = {"system.receiver.synchronizer": (1, 2)}
+# Registers of the chains of one data pin of the SDRAM; "of_3" leads from one edge of a clock to the other.
+SAMPLES = {"at_0": 5, "at_1": 2, "of_1": 3, "at_2": 2, "at_3": 2, "of_3": 2}
 CHAINS = {
-    "ulx3s": LINE | {"sync_running": (1, 3), "memory_running": (1, 3)},
+    "ulx3s": LINE
+    | {f"{domain}_running": (1, 3) for domain in ("sync", "memory", "quarter")}
+    | {"system.phase": (4, 2), "system.is_ready": (1, 2)}
+    | {f"memory_dq{bit}_samples.{name}": (1, stages) for bit in range(16) for name, stages in SAMPLES.items()},
     "orangecrab": LINE | {"sync_running": (1, 3), "pressed": (1, 2)},
     "zynq": {},
 }

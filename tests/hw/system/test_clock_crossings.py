@@ -45,6 +45,8 @@ def test_all_values_between_two_clocks_cross_through_synchronizers_and_queues() 
     queues = {name.format(port): bits for name, bits in QUEUES.items() for port in range(2)}
     assert found.synchronizers == {
         "receiver.synchronizer": (1, 2),
+        "phase": (4, 2),
+        "is_ready": (1, 2),
         **{f"{name}.{count}_crossing": (bits, 2) for name, bits in queues.items() for count in ("put", "taken")},
     }
     assert sorted(found.memories) == sorted(f"{name}.storage" for name in queues)

@@ -33,7 +33,7 @@ def test_the_memory_has_two_ports_of_a_kind_and_takes_its_pins_without_registers
     """Look at the controller, because a third port would stand there unconnected."""
     controller = system()._controller
     assert [name for name in controller.signature.members if name.startswith("write")] == ["write0", "write1"]
-    assert inspect.signature(UartSystem).parameters["capture"].default == 0
+    assert inspect.signature(UartSystem).parameters["registers"].default == 0
 
 
 @pytest.mark.rtl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from edgedec.device_steps import (
     perform,
 )
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.isa.link_protocol import LinkCommand
+from edgedec.hw.isa.link_protocol import LinkCommand, Status
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.devices.uart import UartDevice
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
@@ -99,6 +99,34 @@ def test_a_pass_takes_few_round_trips(device: UartDevice, kind: str) -> None:
         run(driver)
         assert device.link.round_trips - before <= most <= MOST
     assert device.link.retries == 0
+
+
+class Slow(LinkServer):
+    """A device whose passes take 50 ms of its time."""
+
+    def __init__(self, device: Device, **options: Any) -> None:
+        super().__init__(device, **options)
+        self.waited_s = 0.0
+
+    def _wait(self, rest: bytes) -> tuple[Status, bytes]:
+        self.waited_s += int.from_bytes(rest, "little") / self._device.clock_hz
+        return super()._wait(rest) if self.waited_s >= 0.05 else (Status.OK, rest + b"\0")
+
+
+def test_a_long_pass_takes_no_more_round_trips() -> None:
+    """Check that a board is not asked whether a pass has ended before that may be."""
+    far = Slow(open_device("interpreter", CONFIG), memory_bytes=1 << 20, granule=CONFIG.port_bytes)
+    with PseudoTerminal(far.take) as line:
+        device = open_device("uart", CONFIG, port=line.path)
+        assert isinstance(device, UartDevice)
+        device.kind, device._slice_s = "measured", 0.0625
+        with Driver(device, program(), embedding(), max_cycles=int(device.clock_hz)) as driver:
+            prompt(driver)
+            before, far.waited_s = device.link.round_trips, 0.0
+            token(driver)
+            assert far.waited_s >= 0.05
+            assert device.link.round_trips - before == 2
+        device.close()
 
 
 def test_the_steps_one_by_one_are_what_made_tokens_slow(device: UartDevice) -> None:

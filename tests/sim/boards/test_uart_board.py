@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edgedec.device import open_device
+from edgedec.errors import DeviceError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.hw.system.sdram.chip import IS42S16160G
@@ -32,11 +33,15 @@ CONFIG = AcceleratorConfig(
 MEMORY_HZ, BAUD = 140e6, 16_000_000
 
 
+def board(good: range) -> UartBoard:
+    """Return a board whose memory is read right at these phases."""
+    system = UartSystem(CONFIG, Copier(CONFIG), chip=CHIP, memory_hz=MEMORY_HZ, baud=BAUD, simulated=True)
+    return UartBoard(build(system), CONFIG, chip=CHIP, memory_hz=MEMORY_HZ, baud=BAUD, good=good)
+
+
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[BoardTerminal]:
-    system = UartSystem(CONFIG, Copier(CONFIG), chip=CHIP, memory_hz=MEMORY_HZ, baud=BAUD, simulated=True)
-    board = UartBoard(build(system), CONFIG, chip=CHIP, memory_hz=MEMORY_HZ, baud=BAUD)
-    with BoardTerminal(board) as terminal:
+    with BoardTerminal(board(range(4, 8))) as terminal:
         yield terminal
     assert terminal.failure is None
 
@@ -54,6 +59,32 @@ def test_the_device_describes_itself(device: Any) -> None:
         assert device.read_register(REGISTER_MAP[name].offset) == REGISTER_MAP[name].reset
     low, high = (device.read_register(REGISTER_MAP["configuration_hash"].offset + at) for at in (0, 4))
     assert low | high << 32 == CONFIG.hash
+
+
+@pytest.mark.parametrize(("good", "phase"), [(range(6, 9), 7), (range(11, 13), 11), (range(4, 8), 5)])
+def test_the_phase_of_the_memory_is_found(good: range, phase: int) -> None:
+    """Check also that the memory is right afterwards, although it was wrong at the phase after reset."""
+    with BoardTerminal(board(good)) as terminal:
+        device: Any = open_device("uart", CONFIG, port=terminal.path)
+        assert device.calibration.phase == phase
+        assert [number for number, wrong in enumerate(device.calibration.wrong_bits) if not wrong] == list(good)
+        buffer = device.allocate(3000)
+        buffer.array[:] = data = np.random.default_rng(1).integers(0, 256, buffer.array.size, np.uint8)
+        buffer.flush()
+        buffer.array[:] = 0
+        buffer.invalidate()
+        assert (buffer.array == data).all()
+        assert device.link.retries == 0
+        device.close()
+    assert terminal.failure is None
+
+
+def test_a_memory_that_is_right_at_no_phase_is_refused() -> None:
+    with (
+        BoardTerminal(board(range(5, 5))) as terminal,
+        pytest.raises(DeviceError, match=r"read wrong at every phase \(wrong bits of 2048 at each: 0: \d+, 1: "),
+    ):
+        open_device("uart", CONFIG, port=terminal.path)
 
 
 def test_memory_crosses_the_line_in_both_directions(device: Any) -> None:

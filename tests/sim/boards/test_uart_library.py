@@ -20,7 +20,7 @@ pytest.importorskip("amaranth")
 from edgedec.sim.boards import uart_library
 from edgedec.sim.boards.uart_library import board_library, build
 
-BOARD: dict[str, Any] = {"chip": IS42S16160G, "memory_hz": 140e6, "baud": 20_000_000, "capture": 2}
+BOARD: dict[str, Any] = {"chip": IS42S16160G, "memory_hz": 140e6, "baud": 20_000_000, "registers": 2}
 ONE_PORT = replace(CONFIG, ports=1)
 
 
@@ -48,7 +48,7 @@ def test_a_library_is_built_once(tmp_path: Path, built: list[Any]) -> None:
     changes: list[dict[str, Any]] = [
         {"baud": 3_000_000},
         {"memory_hz": 130e6},
-        {"capture": 0},
+        {"registers": 0},
         {"chip": replace(IS42S16160G, rcd_ns=21)},
     ]
     libraries = [board_library(ONE_PORT, **BOARD | change, cache=tmp_path) for change in changes]

@@ -25,7 +25,12 @@ def test_every_part_is_in_the_rtlil() -> None:
     assert "sdram_0__dq" in text
     assert "uart_0__rx" in text
     assert text.count("cell \\ODDRX1F") == 1
-    assert text.count("cell \\IFS1P3DX") == 16
+    assert "IFS1P3DX" not in text, "data are sampled at four phases, by registers in the fabric"
+    assert len(re.findall(r"cell \\OFS1P3DX \\memory_dq\d+_o(?:ff)?(?:\$\d+)?$", text, re.MULTILINE)) == 2 * 16
+    settings = dict(re.findall(r"parameter \\(CLKO\w+) (\d+)", text))
+    assert [settings[f"CLKOS2_{name}"] for name in ("DIV", "CPHASE", "FPHASE")] == ["8", "9", "0"], "a quarter later"
+    assert settings["CLKOS_DIV"] == "8"
+    assert settings["CLKOS_CPHASE"] == "7"
     # The ESP32's pin is driven high; its other pins are left to the board.
     assert 'LOCATE COMP "esp32_0__gpio0__io" SITE "L2"' in pins
     driven = re.search(r"^module \\top\.wifi_gpio0$.*?^end$", text, re.DOTALL | re.MULTILINE)

@@ -65,7 +65,7 @@ def test_long_reads_get_nine_tenths_of_the_pins(data_bytes: int) -> None:
 
 def test_registers_at_the_pins() -> None:
     """Register the pins as on a board: two cycles more from a command to its data, and the same data."""
-    dut, memory = controller(reads=1, writes=1, capture=2), model()
+    dut, memory = controller(reads=1, writes=1, registers=2), model()
     data = filled(memory, 0, 1024)
     items = [(n * 0x01010101, 15) for n in range(32)]
     writer, reader = Writer(dut.write0, [(2048, items)]), Reader(dut.read0, [(0, 256)])

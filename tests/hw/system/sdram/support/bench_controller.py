@@ -8,8 +8,9 @@ from typing import Any
 
 from amaranth.hdl import Elaboratable
 
+from edgedec.hw.isa.registers import NOMINAL_PHASE
 from edgedec.hw.system.sdram.chip import IS42S16160G, SdramChip, SdramTimes
-from edgedec.sim.sdram.model import SdramModel
+from edgedec.sim.sdram.model import PhaseWindow, SdramModel
 from tests.hw.support.bench_streams import checked_simulator
 
 CLOCK_HZ = 140e6
@@ -17,8 +18,16 @@ CHIP = replace(IS42S16160G, startup_ns=500)  # a start without a long delay
 NAMES = ("cke", "ras_n", "cas_n", "we_n", "bank", "address", "mask", "data_out", "data_drive")
 
 
-def chip_process(model: SdramModel, bus: Any, *, registered: bool = False) -> Callable[[Any], Any]:
-    """Model the chip at these pins; ``registered`` puts a register on the way there and one on the way back."""
+def chip_process(
+    model: SdramModel, bus: Any, *, registered: bool = False, good: range = range(NOMINAL_PHASE, 2 * NOMINAL_PHASE)
+) -> Callable[[Any], Any]:
+    """Model the chip at these pins.
+
+    Args:
+        registered: there is a register on the way there and one on the way back.
+        good: phases at which a word of the chip is captured whole, at most PHASES_OF_A_CYCLE of them.
+    """
+    samples = PhaseWindow(good)
 
     async def run(ctx: Any) -> None:
         signals = [getattr(bus, name) for name in NAMES]
@@ -28,7 +37,7 @@ def chip_process(model: SdramModel, bus: Any, *, registered: bool = False) -> Ca
             answer = model.cycle(pending if registered else tuple(values))
             # Undriven pins read as anything but the expected data.
             value = 0xDEAD if answer is None else answer
-            ctx.set(bus.data_in, data if registered else value)
+            ctx.set(bus.data_in, samples(data if registered else value))
             pending, data = tuple(values), value
 
     return run
@@ -45,16 +54,18 @@ def run(
     limit: int = 40_000,
     model: SdramModel | None = None,
     registered: bool = False,
+    good: range = range(NOMINAL_PHASE, 2 * NOMINAL_PHASE),
 ) -> SdramModel:
     """Run until all processes have ended; the model checks every command.
 
     Args:
         times: minimum times that the model enforces; None: the chip's own.
+        registered, good: see ``chip_process``.
     """
     model = model or SdramModel(chip, times or chip.times(CLOCK_HZ))
     simulator = checked_simulator(component)
     simulator.add_clock(1 / CLOCK_HZ)
-    simulator.add_testbench(chip_process(model, bus, registered=registered), background=True)
+    simulator.add_testbench(chip_process(model, bus, registered=registered, good=good), background=True)
     for process in background:
         simulator.add_testbench(process, background=True)
 
