@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from benchmarks.accelerator.speed_figures import PassCase
-from edgedec.hw.compiler.cycles import timetable
+from edgedec.hw.compiler.cycles import is_weights, timetable
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import READ_BURSTS, AcceleratorConfig
@@ -128,8 +128,11 @@ class Traffic:
 
     def _starts(self, case: PassCase) -> list[int]:
         """Return the first beats of all ranges, in order."""
-        starts = [self._places["program"]]
+        starts, before = [self._places["program"]], False  # before: the last instruction reads weights
         for one in self._executed(case):
+            continues, before = before and is_weights(one), is_weights(one)
+            if continues:
+                continue
             if one.opcode == Opcode.READ:
                 starts.append(self._places["image" if one["base"] == Base.IMAGE else "input"] + one["start"])
             elif one.opcode == Opcode.CACHE and case.committed:

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from edgedec.cli.console import print_json
-from edgedec.cli.options import Json, Verbose
+from edgedec.cli.options import Json, Verbose, option
 from edgedec.environment import KERNEL
-from edgedec.errors import DeviceError, ToolError
+from edgedec.errors import DeviceError, ToolError, UsageError
 from edgedec.host.install_hint import (
     install_again,
     install_extra,
@@ -303,11 +303,45 @@ def checks() -> list[MachineCheck]:
     return [*needed, *providers, *here, *_optional_packages()]
 
 
-def doctor(json: Json = False, verbose: Verbose = 0) -> None:
-    """Check this machine.
+def doctor(
+    device: Annotated[
+        str | None,
+        option(
+            "--device",
+            metavar="NAME",
+            help="Test an accelerator instead of this machine: pynq, uart:PORT, sim or interpreter.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        option(
+            "-m",
+            "--model",
+            metavar="PATH",
+            help="With --device: the bundle or the board bundle for which the accelerator was built. Default: demo.",
+        ),
+    ] = None,
+    board: Annotated[
+        str | None, option("--board", metavar="NAME", help="With --device: board for which it was built.")
+    ] = None,
+    configuration: Annotated[
+        str | None,
+        option("--configuration", metavar="TEXT", help="With --device: configuration with which it was built."),
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Check this machine, or an accelerator.
 
-    The exit code is 3 if something is missing that the CPU path needs.
+    The exit code is 3 if something is missing that the CPU path needs, or if a step of an accelerator's self-test fails.
     """
+    if device is not None:
+        from edgedec.cli._self_test import run_self_test
+
+        run_self_test(device, model or "demo", board=board, configuration=configuration, json=json)
+        return
+    if model or board or configuration:
+        raise UsageError("-m, --board and --configuration are for a self-test; give --device, or leave them out")
     results = checks()
     missing = [check.name for check in results if check.status == "missing"]
     if json:

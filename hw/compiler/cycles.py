@@ -18,7 +18,7 @@ from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import CONSTANT_BEATS, ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, Source, When
 
-__all__ = ["Dependency", "PassCycles", "cycles", "timetable"]
+__all__ = ["Dependency", "PassCycles", "cycles", "is_weights", "timetable"]
 
 # Latency of memory from an address to its first beat: of a KV260 (docs/accelerator.md), and of an ideal memory.
 IDLE_READ, IDEAL_READ = 43, 4
@@ -117,8 +117,8 @@ def timetable(
 ) -> tuple[list[tuple[int, int]], int]:
     """Return the ranges of a pass with an ideal memory, and the final cycles.
 
-    Each range is (beats, cycles without a beat before them). The program's range is the first; keys and values are
-    listed run by run. The final cycles follow the last beat.
+    Each range is (beats, cycles without a beat before them); a matrix is one range, even if several instructions read it.
+    The program's range is the first; keys and values are listed run by run. The final cycles follow the last beat.
 
     Raises:
         UsageError: as for ``cycles``.
@@ -145,6 +145,11 @@ def _walked(program: Program, slots: int, committed: int, logits: bool, bandwidt
         if instruction["when"] != (When.WITHOUT_LOGITS if logits else When.WITH_LOGITS):
             walk.step(index, instruction)
     return walk
+
+
+def is_weights(instruction: Instruction) -> bool:
+    """Return whether an instruction reads weights: one that follows such a one continues its matrix, and its range."""
+    return instruction.opcode == Opcode.READ and instruction["destination"] == Destination.WEIGHTS
 
 
 class _Stream:
@@ -317,8 +322,7 @@ class _Walk:
 
     def _continues(self) -> bool:
         """Return whether the next instruction reads more of the same matrix, of which a READ has a part."""
-        following = self.program.instructions[self.index + 1]
-        return following.opcode == Opcode.READ and following["destination"] == Destination.WEIGHTS
+        return is_weights(self.program.instructions[self.index + 1])
 
     def _weights(self, beats: int) -> None:
         matrix, config = self.matrix, self.config

@@ -31,6 +31,7 @@ from edgedec.runtime.accelerator.board_manifest import (
     AGAIN,
     BITSTREAMS,
     HWH,
+    KNOWN_ANSWER,
     MANIFEST,
     MODEL,
     PROGRAM,
@@ -41,6 +42,8 @@ from edgedec.runtime.accelerator.board_manifest import (
     read_json,
     read_manifest,
 )
+from edgedec.runtime.accelerator.self_test import known_answer
+from edgedec.runtime.driver.known_answer import KnownAnswer
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.schemes import EmbeddingWeight
 
@@ -49,6 +52,7 @@ __all__ = ["BOARD_BUNDLE", "BoardBundle", "open_board_bundle", "write_board_bund
 BOARD_BUNDLE = "accelerator.board"  # name of the board bundle in the folder of its build
 _BUILD, _REPORT = "build.json", "report.json"  # files of the folder that edgedec build-bitstream writes
 _PROGRAM_MANIFEST = f"{PROGRAM}/{program_file.MANIFEST}"
+_MAX_ANSWER_BYTES = 1 << 20  # maximum size of known_answer.json
 _MAX_PROGRAM_BYTES = 32 << 20  # maximum size of a program's manifest, which names up to 65,536 instructions
 
 
@@ -63,6 +67,7 @@ class BoardBundle:
         rtlil_hash: hash of the RTLIL that the bitstream was built from; 0 if it is not known.
         bitstream, hwh: files in one folder with the same stem, as PYNQ requires.
         model: tokenizer, template, configuration and embedding of the model; it has no other weights.
+        known_answer: hashes of the program's results for fixed tokens.
         bundle: SHA-256 of the bundle from which the program was compiled.
         files: SHA-256 of each file except ``MANIFEST``, by its name in the folder.
         sha256: SHA-256 of the whole, as board.json states it.
@@ -75,6 +80,7 @@ class BoardBundle:
     bitstream: Path
     hwh: Path
     model: Bundle
+    known_answer: KnownAnswer
     bundle: str
     files: Mapping[str, str]
     sha256: str
@@ -91,9 +97,13 @@ class BoardBundle:
     def embedding(self) -> EmbeddingWeight:
         """The embedding table, whose rows are the input of passes; its arrays are views of the mapped file."""
         (name,) = self.model.tensors
-        weight = self.model.weight(name)
-        assert isinstance(weight, EmbeddingWeight), "checked when the bundle was opened"
-        return weight
+        return _embedding(self.model, name)
+
+
+def _embedding(model: Bundle, name: str) -> EmbeddingWeight:
+    weight = model.weight(name)
+    assert isinstance(weight, EmbeddingWeight), "``_check_model`` was called"
+    return weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +170,8 @@ def write_board_bundle(
         _write_model(folder / MODEL, bundle, facts.embedding)
         shutil.copyfile(bitstream, folder / f"accelerator{bitstream.suffix}")
         shutil.copyfile(hwh, folder / HWH)
+        answer = known_answer(program, _embedding(bundle, facts.embedding))
+        (folder / KNOWN_ANSWER).write_text(json.dumps(answer.as_json(), indent=1) + "\n", "utf-8")
         content = {
             "created_by": f"edgedec {__version__}",
             "board": board,
@@ -264,10 +276,18 @@ def open_board_bundle(path: Path) -> BoardBundle:
         bitstream=path / next(name for name in BITSTREAMS if name in files),
         hwh=path / HWH,
         model=model,
+        known_answer=_read_answer(path / KNOWN_ANSWER),
         bundle=content["bundle"],
         files=files,
         sha256=content["sha256"],
     )
+
+
+def _read_answer(file: Path) -> KnownAnswer:
+    try:
+        return KnownAnswer.of_json(read_json(file, _MAX_ANSWER_BYTES))
+    except BundleError as error:
+        raise error if str(file) in str(error) else BundleError(f"{file}: {error}; {AGAIN}") from None
 
 
 def _check_rtlil(handoff: Handoff, rtlil_hash: int, file: str) -> None:

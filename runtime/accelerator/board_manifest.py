@@ -24,6 +24,7 @@ __all__ = [
     "BITSTREAMS",
     "FORMAT",
     "HWH",
+    "KNOWN_ANSWER",
     "MANIFEST",
     "MODEL",
     "PROGRAM",
@@ -40,10 +41,12 @@ _CHUNK_BYTES = 1 << 20  # bytes that are hashed at a time
 
 FORMAT, VERSION = "edgedec-board-bundle", 2
 MANIFEST, HWH, PROGRAM, MODEL = "board.json", "accelerator.hwh", "program", "model"
+KNOWN_ANSWER = "known_answer.json"
 BITSTREAMS = ("accelerator.bit", "accelerator.bin")
 AGAIN = "copy or make the board bundle again"
 _NEEDED = (
     HWH,
+    KNOWN_ANSWER,
     *(f"{PROGRAM}/{name}" for name in (program_file.MANIFEST, program_file.CODE, program_file.IMAGE)),
     *(f"{MODEL}/{name}" for name in (MODEL_MANIFEST, WEIGHTS, TOKENIZER)),
 )

@@ -13,7 +13,7 @@ from edgedec.errors import DeviceError
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.instructions import FIELDS, Base, Instruction, Opcode, pack_program
-from edgedec.hw.isa.striping import block_bytes, stripe
+from edgedec.hw.isa.striping import block_bytes, stripe, unstripe
 
 __all__ = ["ADDRESS_REGISTERS", "Region", "regions", "relocated"]
 
@@ -73,6 +73,14 @@ class Region:
         """Return ``array`` after reading its first ``size_bytes`` bytes, or all of it, from the device."""
         self._buffer.invalidate(0, size_bytes)
         return self._buffer.array
+
+    def logical(self, start: int, size_bytes: int) -> U8:
+        """Return bytes in logical order, after reading the blocks that hold them from the device."""
+        block, ports = block_bytes(self._config.ports), self._config.ports
+        first, last = start // block * block, -(-(start + size_bytes) // block) * block
+        self._buffer.invalidate(first, last - first)
+        whole = unstripe(self._buffer.array[first:last], ports=ports, port_bytes=self._config.port_bytes)
+        return whole[start - first :][:size_bytes]
 
     def close(self) -> None:
         """Free the buffer."""

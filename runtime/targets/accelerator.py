@@ -32,6 +32,7 @@ from edgedec.runtime.accelerator.model import (
 from edgedec.runtime.accelerator.opening import bandwidth, check_device, gateware, memory_model, open_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
+from edgedec.runtime.accelerator.self_test import check_answer, check_link
 from edgedec.runtime.accelerator.taps import check_open, check_taps, host_bytes, tapped_rows
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
@@ -373,8 +374,13 @@ class _Module:
         positions = request.limits.positions
         model = prepare_model(bundle, self.options, positions, request.taps, progress=self.progress)
         opened = open_device(request.device, model.program, self.options, progress=self.progress)
+        built_from, answer = gateware(request.device, self.options), None
+        if built_from is not None and self.options.board_bundle is not None:
+            answer = self.options.board_bundle.known_answer
         try:
-            return ProgramTarget(
+            if answer is not None or self.options.built:
+                check_link(opened, model.program, built_from)
+            target = ProgramTarget(
                 bundle,
                 opened,
                 model,
@@ -383,8 +389,11 @@ class _Module:
                 board=find_board(self.options.board_name).name,
                 memory="" if self.options.built else memory_model(self.options),
                 bandwidth=bandwidth(self.options),
-                gateware=gateware(request.device, self.options),
+                gateware=built_from,
             )
+            if answer is not None:
+                check_answer(target.driver, answer)
+            return target
         except BaseException:
             opened.close()
             raise

@@ -133,7 +133,7 @@ class Runner:
         if self._kept is None or self._kept[0] != key:
             program = self._program(
                 request.program_bytes,
-                {name: self._logical(content) for name, (_, content) in held.items()},
+                {name: self._logical(content) for name, (_, content) in held.items() if name != "image"},
                 request.addresses["image"],
             )
             self._kept = key, program, Interpreter(program)
@@ -168,7 +168,8 @@ class Runner:
                     start = places[begins] + (address - begins) // beat_bytes
                 one = Instruction(one.opcode, {**one.fields, "start": start})
             gathered.append(one)
-        return tuple(gathered), np.concatenate([*images, np.zeros(0, np.uint8)])
+        image = images[0] if len(images) == 1 else np.concatenate([*images, np.zeros(0, np.uint8)])
+        return tuple(gathered), image
 
     def _missing_buffer(self, name: str, request: PassRequest, code: bytes, address: int) -> _FaultError:
         """Return the hardware's error for a missing buffer, which names the first instruction that reads the buffer."""

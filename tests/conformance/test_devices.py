@@ -28,6 +28,7 @@ from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.reference.integer_profile.model import Sequence
 from edgedec.reference.integer_profile.taps import TapRecorder
+from edgedec.runtime.accelerator.self_test import STEPS, known_answer, self_test
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.identity import Gateware
 from edgedec.runtime.driver.limits import watchdog_cycles
@@ -459,6 +460,12 @@ def test_a_memory_that_stops_answering_ends_the_pass_by_the_watchdog(opened: Ope
         recovers(driver)
 
 
+def test_the_self_test_passes(device: Device) -> None:
+    """Run all steps, the march over memory and the known answer of the interpreter among them."""
+    steps = list(self_test(device, program(), embedding(), lambda: known_answer(program(), embedding())))
+    assert [(step.name, step.status) for step in steps] == [(step.name, "ok") for step in STEPS]
+
+
 class Scattered:
     """Give buffers of a device at places in no order, none of them larger than ``most`` bytes."""
 
@@ -579,6 +586,7 @@ def test_a_device_of_other_rtl_is_refused(device: Device, monkeypatch: pytest.Mo
     """Compare with what a board bundle says; without one, or with the device's own hash, it is taken."""
     low, high = (device.read_register(REGISTER_MAP["rtlil_hash"].offset + at) for at in (0, 4))
     found = low | high << 32
+    assert (found != 0) == (device.name == "sim"), "only the RTL has RTL"
     same = Gateware(rtlil_hash=found, file=Path("b.board/board.json"), bitstream=Path("b.board/accelerator.bit"))
     Driver(device, program(), embedding(), gateware=same).close()
     monkeypatch.setattr(device, "write_register", lambda *_: pytest.fail("something was written to what is not known"))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from edgedec.errors import DeviceError
+from edgedec.runtime.accelerator.self_test import STEPS
 from edgedec.runtime.targets import _int8_products
 from tests.edgedec.cli.conftest import Edgedec
 
@@ -38,3 +42,47 @@ def test_a_cpu_without_exact_products_is_reported(edgedec: Edgedec, monkeypatch:
 
     monkeypatch.setattr(_int8_products, "signed_int8_is_exact", wrong)
     assert _of(edgedec) == (3, "MISSING int8 products: ONNX Runtime multiplies int8 matrices wrongly on this CPU")
+
+
+@pytest.mark.thorough
+def test_an_accelerator_is_tested_step_by_step(edgedec: Edgedec) -> None:
+    outcome = edgedec("doctor", "--device", "interpreter", "--json")
+    found = json.loads(outcome.stdout)
+    assert (outcome.code, found["ok"], found["kind"], found["board"]) == (0, True, "simulated", "kv260")
+    assert [step["name"] for step in found["steps"]] == ["open", *(step.name for step in STEPS)]
+    assert {step["status"] for step in found["steps"]} == {"ok"}
+    assert set(found["versions"]) == {"identity", "version", "isa_version", "configuration_hash", "rtlil_hash"}
+    text = edgedec("doctor", "--device", "interpreter").stdout
+    assert text.count("a failure looks like this: ") == text.count("          then: ") == len(found["steps"])
+
+
+@pytest.mark.thorough
+def test_a_port_that_is_not_there_is_the_first_step_that_fails(edgedec: Edgedec, tmp_path: Path) -> None:
+    device = f"uart:{tmp_path / 'ttyUSB0'}"
+    outcome = edgedec("doctor", "--device", device, "--configuration", "small", "--json")
+    found = json.loads(outcome.stdout)
+    assert outcome.code == 3
+    assert (found["ok"], found["board"]) == (False, "ulx3s-85f")
+    assert [step["status"] for step in found["steps"]] == ["failed", *["skipped"] * len(STEPS)]
+    assert "plug the board in" in found["steps"][0]["detail"]
+    assert f"the self-test of {device} fails in step open: check power" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--device", "cpu"],
+            "--device cpu has no self-test; it is for accelerators: pynq, uart:PORT, sim and interpreter",
+        ),
+        (["--device", "replay:x"], "--device replay:x has no self-test"),
+        (["-m", "demo"], "-m, --board and --configuration are for a self-test; give --device, or leave them out"),
+        (["--board", "kv260"], "are for a self-test"),
+    ],
+)
+def test_options_of_a_self_test_without_an_accelerator_are_refused(
+    edgedec: Edgedec, words: list[str], message: str
+) -> None:
+    outcome = edgedec("doctor", *words)
+    assert outcome.code == 2
+    assert message in outcome.stderr

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.errors import UsageError
-from edgedec.hw.compiler.cycles import TABLES, PassCycles, _engine_latency, _Stream, cycles
+from edgedec.hw.compiler.cycles import TABLES, PassCycles, _engine_latency, _Stream, cycles, timetable
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Opcode, When
@@ -37,6 +37,8 @@ def test_a_matrix_in_several_regions_takes_the_cycles_of_one_read(kind: str, ban
     whole, parts = (cycles(one, slots=2, committed=3, bandwidth=bandwidth) for one in (program(kind), divided))
     assert parts.beats == whole.beats + more
     assert parts.dependency == whole.dependency
+    ranges = [timetable(one, slots=2, committed=3)[0] for one in (program(kind), divided)]
+    assert ranges[0][1:] == ranges[1][1:], "a range for each matrix"
     assert parts.cycles == pytest.approx(whole.cycles + more * (1 if bandwidth is None else 3), abs=4)
 
 

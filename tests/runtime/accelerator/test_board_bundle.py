@@ -30,6 +30,7 @@ from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.runtime.accelerator import board_manifest
 from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
 from edgedec.runtime.accelerator.board_manifest import MANIFEST, encode_manifest, listed_files
+from edgedec.runtime.accelerator.self_test import known_answer
 from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.runtime.accelerator.support import make_board_bundle
 from tests.runtime.accelerator.support.make_board_bundle import Parts
@@ -38,6 +39,7 @@ FILES = (
     MANIFEST,
     "accelerator.bit",
     "accelerator.hwh",
+    "known_answer.json",
     "program/program.json",
     "program/code.bin",
     "program/image.bin",
@@ -180,6 +182,19 @@ def test_an_absent_bundle_is_refused(tmp_path: Path, parts: Parts) -> None:
 
 
 # Mismatched pairs, opened.
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"layers": {}, "tokens": [], "logits": "x"}', '{"layers": 1}'])
+def test_a_damaged_known_answer_is_refused(folder: Path, text: str) -> None:
+    (folder / "known_answer.json").write_text(text)
+    sign(folder)
+    assert "known_answer.json: " in refusal(folder)
+
+
+def test_the_known_answer_is_that_of_the_program(sound_bundle: Path) -> None:
+    opened = open_board_bundle(sound_bundle)
+    assert known_answer(opened.program(), opened.embedding) == opened.known_answer
+    assert len(opened.known_answer.layers) == 2
 
 
 @pytest.mark.parametrize(

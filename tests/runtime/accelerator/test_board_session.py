@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.errors import BundleError, DeviceError, UnsupportedError, UsageError
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.devices import pynq
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.model_folder import open_model
 from edgedec.runtime.session.session import Session
+from edgedec.sim.devices.interpreter import InterpreterBuffer, InterpreterDevice
 from tests.runtime.accelerator.support import make_board_bundle
 
 PROMPT = np.array([5, 9, 12, 7, 5], np.int32)
@@ -90,3 +94,45 @@ def test_a_plan_can_be_made_without_the_board(board: Path) -> None:
     (cma,) = (memory for memory in plan.memories if memory.name == "CMA")
     assert cma.used_bytes > 0
     assert plan.memories[0].has_bytes == 4 << 30
+
+
+class Worn(InterpreterDevice):
+    """An accelerator of the bundle's RTL that changes bytes of a program's image."""
+
+    def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> InterpreterBuffer:
+        buffer = super().allocate(size_bytes, alignment_bytes=alignment_bytes)
+        flush, image = buffer.flush, len(self._memories) == 2  # the program is the first buffer
+
+        def wear() -> None:
+            flush()
+            if image:
+                buffer.memory.bytes[::3] = 121
+
+        buffer.flush = wear  # type: ignore[method-assign]
+        return buffer
+
+
+def on_a_board(monkeypatch: pytest.MonkeyPatch, kind: type[InterpreterDevice], rtlil_hash: int) -> None:
+    """Let device pynq be an interpreter with that hash."""
+    original = pynq.open_device
+
+    @functools.wraps(original)
+    def open_device(config: AcceleratorConfig, *, bitstream: Path, **_: object) -> InterpreterDevice:
+        assert bitstream.name == "accelerator.bit"
+        return kind(config, rtlil_hash)
+
+    monkeypatch.setattr(pynq, "open_device", open_device)
+
+
+def test_a_session_on_a_board_begins_with_a_short_self_test(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open one on a sound board, on one with other RTL, and on one that computes something else."""
+    on_a_board(monkeypatch, InterpreterDevice, make_board_bundle.RTLIL_HASH)
+    with Session.open(board, device="pynq") as session:
+        answer = session.generate(PROMPT, n_predict=3, sampling=SamplingConfig(temperature=0), ignore_eos=True)
+    assert len(answer.tokens) == 3
+    on_a_board(monkeypatch, InterpreterDevice, 5)
+    with pytest.raises(DeviceError, match=r"rtlil_hash reads 0{15}5, .*board\.json says .* load .*accelerator\.bit"):
+        Session.open(board, device="pynq")
+    on_a_board(monkeypatch, Worn, make_board_bundle.RTLIL_HASH)
+    with pytest.raises(DeviceError, match=r"self-test of interpreter fails in step product: .*edgedec doctor --device"):
+        Session.open(board, device="pynq")
