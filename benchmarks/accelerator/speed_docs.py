@@ -26,11 +26,13 @@ __all__ = [
     "rtl_factors",
     "save_modelled",
     "save_simulated",
+    "save_whole",
     "tables",
+    "whole_rows",
 ]
 
 _FOLDER = Path(__file__).resolve().parent / "figures"
-_FILE, _HOST_FILE = "accelerator.json", "device_speculation.json"
+_FILE, _HOST_FILE, _WHOLE_FILE = "accelerator.json", "device_speculation.json", "whole_token.json"
 
 GOALS: Mapping[str, Any] = {
     "decode_tok_s": {"128": 77.0, "1024": 57.0},
@@ -111,6 +113,12 @@ def save_simulated(result: Mapping[str, Any], passes: Extended, error: float) ->
     _save(content | {"simulated": simulated})
 
 
+def save_whole(result: Mapping[str, Any]) -> None:
+    """Keep the figures of whole passes. ``result`` is the JSON of benchmarks/accelerator/whole_token.py."""
+    content = {"commit": _commit(), **{name: value for name, value in result.items() if name != "config"}}
+    (_FOLDER / _WHOLE_FILE).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
 def _commit() -> str:
     """Return the commit of the working tree, with "and changes" if there are some in the accelerator or the simulation.
 
@@ -136,6 +144,7 @@ def tables(content: Mapping[str, Any] | None = None) -> dict[str, str]:
         "accelerator kv260 speeds": _speeds(modelled, simulated),
         "accelerator kv260 range": _range(modelled["decode_range"]),
         "accelerator kv260 passes": _passes(simulated),
+        "accelerator kv260 whole": _whole(),
         "accelerator kv260 summary": _summary(modelled),
     }
 
@@ -198,6 +207,29 @@ def _passes(simulated: Mapping[str, Any]) -> str:
     error = simulated["check"]
     checked = "" if error is None else f" A pass with one layer more was predicted with an error of {error:+.2%}."
     return f"{table}\n\nSimulated, of commit `{simulated['commit']}`, with the memory model of the KV260.{checked}"
+
+
+def whole_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the lines of a table of whole passes, the first of which is its header."""
+    methods = ("estimated", "modelled", "extended")
+    rows: list[tuple[str, ...]] = [("pass", "cycles of the RTL", *methods)]
+    for one in result["passes"]:
+        label = f"{one['slots']} token{'s' if one['slots'] > 1 else ''} after {result['past']} positions"
+        others = (f"{one[name]['cycles']:,.0f} ({one[name]['error']:+.2%})" for name in methods)
+        rows.append((label, f"{one['cycles']:,}", *others))
+    return rows
+
+
+def _whole() -> str:
+    if not (_FOLDER / _WHOLE_FILE).exists():
+        return "Nobody has run them to the end yet."
+    result = read_figures(_WHOLE_FILE)
+    header, *rows = whole_rows(result)
+    equal = sum(sum(one["compared"].values()) for one in result["passes"])
+    return (
+        f"{markdown_table(header, rows)}\n\nSimulated, of commit `{result['commit']}`: all {result['layers']} layers and "
+        f"{result['rows']:,} rows of logits; {equal:,} integers are equal."
+    )
 
 
 def _pass_label(one: Mapping[str, Any], rows: int) -> str:

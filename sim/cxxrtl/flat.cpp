@@ -29,6 +29,12 @@ bool FlatMemory::idle() const {
     return true;
 }
 
+void FlatMemory::archive(ddr::Archive& a) {
+    Ports::archive(a);
+    for (Port& port : ports_) a(port.reads, port.writes, port.responses, port.paid, port.write_response);
+    a(credit_, first_);
+}
+
 bool FlatMemory::pay() {
     if (credit_ < beat_cost_) return false;
     credit_ -= beat_cost_;

@@ -17,6 +17,7 @@ public:
 
     void cycle(const ddr::PortIn* in) override;
     bool idle() const override;
+    void archive(ddr::Archive& a) override;
 
 private:
     struct Burst {

@@ -1,15 +1,21 @@
 // The C functions that Python calls: one design, clocked against a memory at its AXI ports. A negative result:
-// edgedec_top_error() says why. top.hpp is written beside the design: its class, and the names of its ports.
+// edgedec_top_error() says why. top.hpp is written beside the design: its class, and the names of its ports; and memories.hpp,
+// with those of its memories.
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include <cxxrtl/cxxrtl_vcd.h>
+
 #include "contracts.hpp"
 #include "flat.hpp"
+#include "memories.hpp"
 #include "memory.hpp"
 #include "top.hpp"
 
@@ -19,6 +25,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "beats are copied as th
 
 namespace {
 
+using edgedec::ddr::Archive;
 using edgedec::ddr::PortIn;
 using edgedec::ddr::PortOut;
 using edgedec::ddr::Ports;
@@ -28,6 +35,7 @@ constexpr int kReads = EDGEDEC_READS;
 constexpr int kWritePort = 0;             // port whose write channels the write master has
 constexpr int64_t kAnswerCycles = 10000;  // most cycles of a register access
 constexpr int kIncrementing = 1;          // AxBURST
+constexpr size_t kWaveBytes = 1 << 20;    // bytes of a waveform before they are written
 
 thread_local std::string error;
 
@@ -166,7 +174,72 @@ public:
         return items_;
     }
 
+    // Everything that a later cycle depends on, but the memory's bytes, injected faults and recordings. The design is saved
+    // as it lies in memory, for the library that it is read by again is this one; its memories are elsewhere.
+    void archive(Archive& a) {
+        auto* begin = reinterpret_cast<uint8_t*>(&top_);
+        size_t at = sizeof(cxxrtl::module);  // after the address of the class's functions
+#define PLACE(NAME)                                                                                  \
+    {                                                                                                \
+        const auto skip = static_cast<size_t>(reinterpret_cast<uint8_t*>(&top_.NAME) - begin);        \
+        a.raw(begin + at, skip - at);                                                                \
+        at = skip + sizeof top_.NAME;                                                                \
+        a.raw(top_.NAME.data.get(), top_.NAME.depth * sizeof top_.NAME.data[0]);                      \
+    }
+        EDGEDEC_MEMORIES(PLACE)
+#undef PLACE
+        a.raw(begin + at, sizeof top_ - at);
+        a(interrupt_, in_, counts_);
+        memory_->archive(a);
+    }
+
+    // From now on writes the signals of each cycle of [from, to) into a file, if their names begin with one of ``scopes``.
+    bool wave(const std::string& path, int64_t from, int64_t to, int64_t period_ps, const std::vector<std::string>& scopes) {
+        wave_ = std::make_unique<Wave>();
+        wave_->file.open(path, std::ios::binary);
+        if (!wave_->file) return false;
+        wave_->from = from, wave_->to = to, wave_->period_ps = static_cast<uint64_t>(period_ps);
+        wave_->writer.timescale(1, "ps");
+        wave_->writer.add(items(), [&](const std::string& name, const cxxrtl::debug_item& item) {
+            const auto begins = [&](const std::string& scope) { return !name.compare(0, scope.size(), scope); };
+            return item.type != CXXRTL_MEMORY && std::any_of(scopes.begin(), scopes.end(), begins);
+        });
+        return true;
+    }
+
+    // The number of cycles that were written; the file is complete.
+    int64_t end_wave() {
+        if (!wave_) return 0;
+        wave_->flush();
+        const int64_t count = wave_->file.good() ? wave_->count : -1;
+        wave_.reset();
+        return count;
+    }
+
 private:
+    struct Wave {
+        std::ofstream file;
+        cxxrtl::vcd_writer writer;
+        int64_t from = 0, to = 0, count = 0;
+        uint64_t period_ps = 0;
+
+        void flush() {
+            file << writer.buffer;
+            file.flush();
+            writer.buffer.clear();
+        }
+    };
+
+    // The values of this cycle: the edge that ends it has not been yet.
+    void write_wave() {
+        Wave& wave = *wave_;
+        const int64_t cycle = memory_->cycles();
+        if (cycle < wave.from || cycle >= wave.to) return;
+        wave.writer.sample(static_cast<uint64_t>(cycle) * wave.period_ps);
+        ++wave.count;
+        if (wave.writer.buffer.size() > kWaveBytes) wave.flush();
+    }
+
     bool ok() const { return fault_.empty() && memory_->violation().empty(); }
     const std::string& fault() const { return fault_.empty() ? memory_->violation() : fault_; }
 
@@ -222,6 +295,7 @@ private:
 #undef TAKE
         for (auto& r : recordings_)
             if (*r.now & 1) r.kept.insert(r.kept.end(), r.now, r.now + r.words);
+        if (wave_) write_wave();
         take_write();
         check_rules();
         interrupt_ = bit(top_.p_interrupt);
@@ -279,6 +353,7 @@ private:
         std::vector<uint32_t> kept;
     };
     std::vector<Recording> recordings_;
+    std::unique_ptr<Wave> wave_;
     std::string fault_;
     cxxrtl::debug_items items_;
     std::unique_ptr<edgedec::sim::Contracts> contracts_;
@@ -357,6 +432,38 @@ EXPORT int64_t edgedec_top_recorded(void* handle, int64_t number, uint32_t* out)
     }
     return words;
 }
+
+// Gives the number of bytes of the state; with ``out`` they go there.
+EXPORT int64_t edgedec_top_save(void* handle, uint8_t* out) {
+    Archive archive;
+    of(handle).archive(archive);
+    const auto& bytes = archive.bytes();
+    if (out) std::memcpy(out, bytes.data(), bytes.size());
+    return static_cast<int64_t>(bytes.size());
+}
+
+EXPORT int edgedec_top_restore(void* handle, const uint8_t* bytes, uint64_t size) {
+    try {
+        Archive archive(bytes, size);
+        of(handle).archive(archive);
+        return archive.ended() ? 0 : refuse("the saved state is of another design");
+    } catch (const std::exception& failure) {
+        return refuse(failure.what());
+    }
+}
+
+// ``scopes``: the beginnings of names, one a line; a period is in picoseconds.
+EXPORT int edgedec_top_wave(void* handle, const char* path, int64_t from, int64_t to, int64_t period_ps, const char* scopes) {
+    std::vector<std::string> names;
+    for (std::istringstream lines(scopes); lines;) {
+        std::string name;
+        if (std::getline(lines, name)) names.push_back(name);
+    }
+    if (names.empty()) names.emplace_back();  // one empty line: all of them
+    return of(handle).wave(path, from, to, period_ps, names) ? 0 : refuse("it cannot be written");
+}
+
+EXPORT int64_t edgedec_top_end_wave(void* handle) { return of(handle).end_wave(); }
 
 // Their names, one a line; valid until the next call.
 EXPORT const char* edgedec_top_signals(void* handle) {

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ _RUNTIME = Path("share", "include", "backends", "cxxrtl", "runtime")  # folder i
 # -g2 keeps ports and registers visible and takes no time in a run. Higher levels would double the size of the text.
 _SCRIPT = f"read_rtlil design.il\nwrite_cxxrtl -header -g2 -namespace {NAMESPACE} design.cpp\n"
 _STEPS = ("elaborate", "translate to C++", "compile")
+_MEMORY = re.compile(r"^\t(?:/\*outline\*/ )?memory<\d+> (\w+)[ {;]", re.MULTILINE)  # a member of the design
 
 
 def build(component: Any, *, cache: Path | None = None, progress: Progress = silent) -> Path:
@@ -119,6 +121,12 @@ def _header(component: Any, watched: Watched) -> str:
     )
 
 
+def _memories(design: str) -> str:
+    """Return the text of memories.hpp: the memories of the design, in their order in it."""
+    calls = " ".join(f"X({name})" for name in _MEMORY.findall(design))
+    return f"#define EDGEDEC_MEMORIES(X) {calls}\n"
+
+
 def headers() -> Path:
     """Return the folder of CXXRTL's headers.
 
@@ -148,6 +156,7 @@ def _key(design: str, header: str, compiler: Sequence[str]) -> str:
 def _compile(compiler: Sequence[str], folder: Path, runtime: Path, output: Path) -> None:
     includes = (f"-I{folder}", f"-I{FOLDER}", f"-I{DDR_FOLDER}", "-isystem", str(runtime))
     hot, cold = divide(folder)
+    (folder / "memories.hpp").write_text(_memories((folder / "design.h").read_text("utf-8")), "utf-8")
     # The linker takes an inline function from the first file that has it, so the optimized files come first.
     units = [(path, DESIGN) for path in hot] + [(path, HARNESS) for path in _SOURCES] + [(path, ONCE) for path in cold]
     compile_units(compiler, units, includes, folder, output)

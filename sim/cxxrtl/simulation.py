@@ -40,6 +40,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_top_settle_first": (None, (c_void_p,)),
     "edgedec_top_inject_error": (None, (c_void_p, c_uint64, c_uint64, c_int, c_int, c_int)),
     "edgedec_top_inject_stall": (None, (c_void_p, c_int, c_int64, c_int64)),
+    "edgedec_top_save": (c_int64, (c_void_p, c_void_p)),
+    "edgedec_top_restore": (c_int, (c_void_p, c_char_p, c_uint64)),
+    "edgedec_top_wave": (c_int, (c_void_p, c_char_p, c_int64, c_int64, c_int64, c_char_p)),
+    "edgedec_top_end_wave": (c_int64, (c_void_p,)),
     "edgedec_top_peek": (c_int64, (c_void_p, c_char_p, POINTER(c_uint32), c_int64)),
     "edgedec_top_signals": (c_char_p, (c_void_p,)),
     "edgedec_top_record": (c_int64, (c_void_p, c_char_p)),
@@ -94,7 +98,7 @@ class Simulation:
         """
         self._handle = None
         self._library = _load(library)
-        self._contents = contents
+        self._contents, self.clock_hz = contents, clock_hz
         self._recorded: dict[str, int] = {}  # port -> 32-bit words
         shape = (c_int64 * 4)()
         self._library.edgedec_top_shape(shape)
@@ -255,6 +259,55 @@ class Simulation:
         kept = np.empty(count, np.uint32)
         self._library.edgedec_top_recorded(self._handle, number, kept.ctypes.data_as(POINTER(c_uint32)))
         return kept.reshape(-1, words)
+
+    def save(self) -> bytes:
+        """Return the state of the design and of its memory's controller, for ``restore``.
+
+        The contents, the injected faults and what was recorded are not in it.
+        """
+        size = self._library.edgedec_top_save(self._handle, None)
+        state = ctypes.create_string_buffer(size)
+        self._library.edgedec_top_save(self._handle, state)
+        return state.raw
+
+    def restore(self, state: bytes) -> None:
+        """Go on from a state that ``save`` gave, of the same library and memory, with the contents of that time.
+
+        Raises:
+            DeviceError: the state is of another design or memory, or is damaged; the simulation cannot be used any more.
+        """
+        if self._library.edgedec_top_restore(self._handle, state, len(state)):
+            raise DeviceError(f"a state cannot be restored: {self._error()}")
+
+    def write_wave(self, path: Path, *, first_cycle: int, cycles: int, scopes: Sequence[str] = ("",)) -> None:
+        """Write the signals of ``cycles`` cycles into a VCD file from now on, until ``end_wave``. Memories are left out.
+
+        Args:
+            first_cycle: the first one, as ``cycles`` counts them.
+            scopes: signals whose names begin with one of these, in the form of ``signals``.
+
+        Raises:
+            ToolError: the file cannot be written.
+            UsageError: a number is out of range.
+        """
+        if first_cycle < 0 or cycles < 1:
+            raise UsageError(f"a waveform has at least one cycle, from 0 on, not {cycles} from {first_cycle}")
+        period_ps = round(1e12 / self.clock_hz)
+        names = "\n".join(scope.replace(".", " ") for scope in scopes).encode()
+        last = first_cycle + cycles
+        if self._library.edgedec_top_wave(self._handle, str(path).encode(), first_cycle, last, period_ps, names):
+            raise ToolError(f"{path}: {self._error()}; name a file in a folder that can be written")
+
+    def end_wave(self) -> int:
+        """Complete the file of ``write_wave``, and return the number of cycles in it.
+
+        Raises:
+            ToolError: the file could not be written.
+        """
+        count = int(self._library.edgedec_top_end_wave(self._handle))
+        if count < 0:
+            raise ToolError("the waveform could not be written; free some space and run again")
+        return count
 
     def signals(self) -> tuple[str, ...]:
         """Return the names that ``peek`` accepts: ports, registers and other signals that were not optimized away."""

@@ -54,6 +54,7 @@ class Verified:
 
     Members:
         compared: number of equal values of each kind so far.
+        interpreter: the sequence in the interpreter.
 
     Args:
         recorder: recorder of the trace ports; None compares only results and the cache.
@@ -61,7 +62,7 @@ class Verified:
 
     def __init__(self, driver: Driver, model: IntegerModel, recorder: TraceRecorder | None) -> None:
         self.driver, self.program, self._recorder = driver, driver.program, recorder
-        self._interpreter, self._reference = Interpreter(driver.program), model.open()
+        self.interpreter, self._reference = Interpreter(driver.program), model.open()
         self.compared: Counter[str] = Counter()
 
     @property
@@ -86,8 +87,8 @@ class Verified:
         expected = self._reference.forward(ids, positions=positions, visible=seen)
         values: dict[str, I64] = {}
         masks = [sum(1 << int(other) for other in np.flatnonzero(row)) for row in seen]
-        self._interpreter.input[:] = self.driver.host.input(ids, positions)
-        self._interpreter.run_pass(n, committed, masks, positions.tolist(), logits, trace=values.__setitem__)
+        self.interpreter.input[:] = self.driver.host.input(ids, positions)
+        self.interpreter.run_pass(n, committed, masks, positions.tolist(), logits, trace=values.__setitem__)
         if self._recorder is not None:
             self._compare_instructions(values, n, logits, self._recorder)
         self._compare_cache("the pass")
@@ -101,7 +102,7 @@ class Verified:
         report = self.driver.commit(nodes)
         self._reference.commit(nodes)
         if report is not None:
-            self._interpreter.commit(committed, sum(1 << int(node) for node in nodes))
+            self.interpreter.commit(committed, sum(1 << int(node) for node in nodes))
         self._compare_cache("the commit")
         return report
 
@@ -114,7 +115,7 @@ class Verified:
     def _compare_cache(self, when: str) -> None:
         """Compare all bytes of keys and values, including those that later passes overwrite."""
         config = self.program.config
-        expected = stripe(self._interpreter.cache, ports=config.ports, port_bytes=config.port_bytes)
+        expected = stripe(self.interpreter.cache, ports=config.ports, port_bytes=config.port_bytes)
         actual = self.driver.regions["cache"].fetched()[: expected.size]
         if not np.array_equal(actual, expected):
             at = int(np.flatnonzero(actual != expected)[0])

@@ -324,3 +324,29 @@ def test_a_broken_rule_of_the_design_ends_a_run_with_its_words() -> None:
         simulation.run(10)
     simulation.reset()
     simulation.run(10)
+
+
+@MEMORIES
+def test_a_saved_state_goes_on_as_if_it_had_not_been_interrupted(memory: str) -> None:
+    """Save in the middle of a copy, with bursts under way, and go on in another simulation."""
+    first = Simulation(library(2), contents := image(2), address=BASE, memory=memory)
+    start(first)
+    first.run(700)
+    state, so_far = first.save(), contents.copy()
+    assert not first.idle
+    second = Simulation(library(2), so_far, address=BASE, memory=memory)
+    second.restore(state)
+    assert first.run(100_000) == second.run(100_000) < 100_000
+    assert (first.cycles, first.counts, first.save()) == (second.cycles, second.counts, second.save())
+    assert np.array_equal(contents, so_far)
+    assert np.array_equal(copied(so_far), source())
+
+
+def test_a_state_that_is_cut_short_or_too_long_is_refused() -> None:
+    simulation = Simulation(library(2), image(2), address=BASE)
+    state = simulation.save()
+    for wrong in (state[:-1], state + b"\0"):
+        with pytest.raises(
+            DeviceError, match=r"a state cannot be restored: the saved state is (cut short|of another design)"
+        ):
+            Simulation(library(2), image(2), address=BASE).restore(wrong)
