@@ -39,6 +39,7 @@ OWNERS: Mapping[str, str] = {
     "options": "-m benchmarks.accelerator.options --write-docs",
     "law": "-m benchmarks.speculation.draft_law --write-docs",
     "sizes": "-m benchmarks.memory.sizes --write-docs",
+    "builds": "-m benchmarks.accelerator.builds --write-docs",
     "drafters": "-m benchmarks.speculation.estimates --write-docs",
 }
 

@@ -29,6 +29,7 @@ __all__ = [
     "BONSAI_17B",
     "GEMMA_2_2B",
     "REVISION",
+    "STORIES_260K",
     "gguf_name",
     "token_ids",
     "write_bundle",
@@ -80,6 +81,21 @@ GEMMA_2_2B: Mapping[str, Any] = {
     "rms_norm_eps": 1e-6,
     "max_position_embeddings": 8192,
     "tie_word_embeddings": False,  # one matrix gives both, but the accelerator reads the head's only
+}
+# karpathy/tinyllamas, stories260K, whose head is int8 here as BitNet's is.
+STORIES_260K: Mapping[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 172,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 512,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
 }
 REVISION = 2  # revision of the written models; part of the names of their files
 # scale of every matrix of a layer: exact in float16, and about the size that keeps activations near 1

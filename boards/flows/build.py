@@ -41,7 +41,7 @@ from edgedec.hw.isa.instructions import ISA_VERSION
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
 
-__all__ = ["MANIFEST", "BuildResult", "Synthesis", "build", "check_output"]
+__all__ = ["MANIFEST", "BuildResult", "Synthesis", "build", "check_output", "code_hash"]
 
 MANIFEST, REPORT, PAGE, FLOOR_PLAN = "build.json", "report.json", "report.html", "floor_plan.svg"
 FORMAT, VERSION = "edgedec-build", 1
@@ -152,7 +152,7 @@ def _request(board: Board, config: AcceleratorConfig, flow: str) -> dict[str, st
         "board_data": hashlib.sha256(data.encode()).hexdigest(),
         "configuration": f"{config.hash:016x}",
         "clock_hz": f"{config.clock_hz:.0f}",
-        "generator": _code(),
+        "generator": code_hash(),
     }
 
 
@@ -165,7 +165,7 @@ def _identity(design: BoardDesign, flow: str) -> dict[str, str]:
     return _request(design.board, design.config, flow) | {"program": digest.hexdigest()}
 
 
-def _code() -> str:
+def code_hash() -> str:
     """Return a hash of all sources that a project is generated from."""
     digest = hashlib.sha256(__version__.encode())
     for package in (hw, boards):

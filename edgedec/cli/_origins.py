@@ -83,11 +83,8 @@ def flags_used(ctx: typer.Context, *names: str) -> list[str]:
     What edgedec.toml and the environment set may be for other calls, so it is no reason to refuse this one.
     """
     sources = {name: ctx.get_parameter_source(name) for name in names}
-    return [
-        f"--{name.replace('_', '-')}"
-        for name, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
-    ]
+    flags = {parameter.name: parameter.opts[-1] for parameter in ctx.command.params}
+    return [flags[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
 def named_by_variable(error: typer.BadParameter) -> UsageError | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
@@ -27,7 +28,8 @@ __all__ = ["simulate"]
 
 _PROMPT = "Once upon a time"
 _MEMORIES = ("ddr", "flat", "ideal")
-_FOR_TOKENS = ("tokens", "prompt", "beat_bytes", "slots", "memory", "save_program")  # options of a run of tokens
+# Options of a run of tokens.
+_FOR_TOKENS = ("tokens", "prompt", "beat_bytes", "slots", "memory", "save_program", "wave", "from_cycle", "to")
 
 
 def simulate(
@@ -55,6 +57,26 @@ def simulate(
     save_program: Annotated[
         Path | None,
         option("--save-program", metavar="FOLDER", help="With -m: also write the compiled program to this folder."),
+    ] = None,
+    wave: Annotated[
+        Path | None,
+        option(
+            "--wave",
+            metavar="FILE",
+            help="With -m: write the signals of some cycles to this .vcd or .fst file, with views for GTKWave beside it.",
+        ),
+    ] = None,
+    from_cycle: Annotated[
+        int,
+        option(
+            "--from-cycle",
+            "--from",
+            metavar="CYCLE",
+            help="With --wave: first cycle of the file; the simulation begins at 0.",
+        ),
+    ] = 0,
+    to: Annotated[
+        int | None, option("--to", metavar="CYCLE", help="With --wave: the cycle before which the file ends.")
     ] = None,
     terminal: Annotated[
         bool,
@@ -108,7 +130,12 @@ def simulate(
         serve(model, board=board or LINE_BOARD, configuration=configuration or "board", baud=baud, json=json)
         return
     sizes = {"beat_bytes": beat_bytes, "slots": slots}
-    _run_tokens(model, prompt, tokens, sizes, memory=memory, save_program=save_program, json=json)
+    if wave is None and (flags := flags_used(ctx, "from_cycle", "to")):
+        raise UsageError(f"{flags[0]} needs --wave FILE; add it")
+    if wave is not None and to is None:
+        raise UsageError("--wave needs the end of the waveform; add --to CYCLE")
+    cycles = None if wave is None or to is None else (wave, from_cycle, to)
+    _run_tokens(model, prompt, tokens, sizes, memory=memory, save_program=save_program, wave=cycles, json=json)
 
 
 def _run_suites(bench: str, *, quick: bool, json: bool) -> None:
@@ -161,6 +188,7 @@ def _run_tokens(
     *,
     memory: str,
     save_program: Path | None,
+    wave: tuple[Path, int, int] | None,
     json: bool,
 ) -> None:
     from edgedec.bundle.atomic import check_folder
@@ -173,6 +201,7 @@ def _run_tokens(
     from edgedec.reference.integer_profile.calibrate import calibrate
     from edgedec.reference.integer_profile.model import integer_graph, prepare
     from edgedec.runtime.text.tokenizer import Tokenizer
+    from edgedec.sim.cxxrtl.wave import Wave
     from edgedec.sim.verify.token_run import TokenRun
 
     # Everything is checked before the calibration, which takes up to minutes.
@@ -182,6 +211,7 @@ def _run_tokens(
         raise UsageError(must_be_one_of("--memory", memory, _MEMORIES))
     if save_program is not None:
         check_folder(save_program, PROGRAM_FILE)
+    waveform = None if wave is None else Wave(path=wave[0], first_cycle=wave[1], end_cycle=wave[2])
     bundle = Bundle.open(resolve_model(name))
     tokenizer = Tokenizer.load(bundle.tokenizer_file)
     ids = tokenizer.encode(prompt).tolist()
@@ -204,9 +234,12 @@ def _run_tokens(
     if save_program is not None:
         save_program_to(runner.program, save_program)
     start = time.perf_counter()
-    with progress("simulating") as report:
+    recorded = nullcontext() if waveform is None else waveform.of(runner.simulation)
+    with progress("simulating") as report, recorded:
         token_report = runner.run(ids, tokens, progress=report)
     data = _summary(token_report, runner, time.perf_counter() - start, memory)
+    if waveform is not None:
+        data["wave"] = [str(path) for path in (waveform.path, *waveform.views.values())]
     data["text"] = tokenizer.decode([*token_report.prompt, *token_report.tokens])
     if json:
         print_json(data)
@@ -248,6 +281,8 @@ def _print_tokens(data: Mapping[str, Any]) -> None:
     )
     rows = [(f"  {what}", f"{count:,}") for what, count in data["compared"].items()]
     print_table(rows, right=(1,))
+    if "wave" in data:
+        print(f"waveform: {data['wave'][0]}; views for GTKWave: {', '.join(data['wave'][1:])}")
     rate = data["simulated_tokens_per_second"]
     if rate is not None:
         print(

@@ -130,6 +130,15 @@ def int8_bundle(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> P
         (("-m", "BUNDLE", "--save-program", "file"), "holds no program.json; choose another name or remove it"),
         (("-m", "BUNDLE", "--save-program", "file/x"), "is not a folder; choose another name, or remove it"),
         (("-m", "BUNDLE", "--quick"), "--quick is for --bench; leave it out"),
+        (("-m", "BUNDLE", "--wave", "a.png", "--to", "9"), "--wave a.png: the suffix must be .vcd or .fst, not .png"),
+        (("-m", "BUNDLE", "--wave", "a.vcd"), "--wave needs the end of the waveform; add --to CYCLE"),
+        (("-m", "BUNDLE", "--wave", "a.vcd", "--from", "-1", "--to", "9"), "--from must be 0 or more, not -1"),
+        (("-m", "BUNDLE", "--wave", "a.vcd", "--from", "9", "--to", "9"), "--to 9 must be greater than --from 9"),
+        (("-m", "BUNDLE", "--to", "9"), "--to needs --wave FILE; add it"),
+        (
+            ("--bench", "units", "--wave", "a.vcd", "--from", "3"),
+            "--bench has no use for --wave, --from; leave them out, or give -m BUNDLE alone",
+        ),
         (("--bench", "units", "--tokens", "3"), "--bench has no use for --tokens; leave it out, or give -m BUNDLE alone"),
         (
             ("-m", "BUNDLE", "--terminal", "-p", "x", "--slots", "2"),
