@@ -41,12 +41,16 @@ def check_heads(op: Attention, state: KvState, config: AcceleratorConfig) -> Non
         )
 
 
-def window_fields(state: KvState) -> dict[str, int]:
-    """Return the fields of a window; a window of 1000 with 4 sinks gives ``{"window": 1000, "sinks": 4}``."""
+def window_fields(state: KvState, context: int) -> dict[str, int]:
+    """Return the fields of a window; a window of 1000 with 4 sinks gives ``{"window": 1000, "sinks": 4}``.
+
+    Args:
+        context: positions of the cache; the accelerator keeps no more bits of a number of sinks than of these.
+    """
     most = (1 << _WINDOW_BITS) - 1
     # A window as long as the cache hides nothing.
     window = 0 if state.window is None or state.window > most else state.window
-    return {"window": window, "sinks": min(state.sinks, most) if window else 0}
+    return {"window": window, "sinks": min(state.sinks, context) if window else 0}
 
 
 def coding_of(constants: AttentionConstants, sink: Sink, order: I64 | None) -> tuple[tuple[I64, I64], int]:

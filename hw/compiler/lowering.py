@@ -387,7 +387,7 @@ class Lowering:
         group = op.heads // state.kv_heads
         place, heads = self._places[op.state], {"heads": op.heads, "group": group}
         cap, factors = cap_fields(op, constants, self.config)
-        window = window_fields(state)
+        window = window_fields(state, self.config.context)
         self.out.emit(Opcode.ATTEND, name, wait=1, **place, **heads, kv_heads=state.kv_heads, **window, **cap)
         self.out.constants(Destination.FACTORS, name, factor_items(factors.values, -factors.exponent))
         scales = np.repeat(constants.output.values, group, axis=0)

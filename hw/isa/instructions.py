@@ -127,13 +127,13 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     Opcode.VECTOR: {"source": 2, "normed": 1, "blocks": 16, "eps": 48, "tap": 1, "tap_norm": 1, "tap_page": 28},
     # Multiplies; the first fields are those of edgedec.hw.matrix.matrix_path.descriptor, the others describe the sink:
     #   more: the vector continues in the next matrix.
-    #   start: first element of the residual that rows are added to (RESIDUAL).
+    #   start: first element of the residual that rows are added to (RESIDUAL): 0, or where the piece before ended.
     #   onward: the new residual is also the vector of a VECTOR (RESIDUAL).
     #   rotate, shift: of codes (QUERIES, KEYS, VALUES).
     #   norm_heads: each head is normed before its rotation (QUERIES, KEYS).
     #   norm_rows: the whole vector, of ``elements`` elements, is normed before it is added (RESIDUAL).
-    #   relu2, gate_shift: of the activation (GATE).
-    #   elements: of the whole vector; first: id of the first row (LOGITS).
+    #   relu2, gate_shift: of the activation (GATE); a gate whose codes another gate has made has the same.
+    #   elements: of the whole vector; first: id of the first row, with which whole rows begin (LOGITS).
     Opcode.MATRIX: {
         "fresh": 1,
         "int8": 1,
@@ -164,8 +164,9 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
         "norm_rows": 1,
     },
     # Computes attention of all heads. start, run: place of the layer in the cache, where its new rows are written.
-    # window: positions that a row sees, 0 for all; sinks: first positions that it sees besides. kv_heads: heads /
-    # group. ring: as in CACHE. cap_factor, cap_shift: c and sc of capped scores (docs/integer-profile.md).
+    # window: positions that a row sees, 0 for all; sinks: first positions that it sees besides, at most ``context`` of
+    # them. kv_heads: heads / group. ring: as in CACHE. cap_factor, cap_shift: c and sc of capped scores
+    # (docs/integer-profile.md).
     Opcode.ATTEND: {
         "heads": 8,
         "group": 8,

@@ -14,13 +14,24 @@ public:
     template <class Items>
     explicit Contracts(const Items& items) {
         for (const auto& [name, parts] : items.table) {
-            const size_t last = name.rfind(' ') + 1;  // 0 after npos + 1: a name without modules before it
-            if (name.compare(last, kStart.size(), kStart) || parts.size() != 1 || !parts[0].curr) continue;
-            rules_.push_back({parts[0].curr, name.substr(0, last), name.substr(last + kStart.size())});
+            if (!has(name) || parts.size() != 1 || !parts[0].curr) continue;
+            const size_t last = start(name);
+            rules_.push_back({parts[0].curr, parts[0].next, name.substr(0, last), name.substr(last + kStart.size())});
         }
     }
 
     size_t count() const { return rules_.size(); }
+
+    // True for the name of such a register.
+    bool has(const std::string& name) const { return !name.compare(start(name), kStart.size(), kStart); }
+
+    // Forgets all failures.
+    void forget() {
+        for (auto& rule : rules_) {
+            *rule.failed = 0;
+            if (rule.next) *rule.next = 0;
+        }
+    }
 
     // The module and the rule that it broke, or nothing.
     std::string broken() const {
@@ -31,9 +42,13 @@ public:
 
 private:
     struct Rule {
-        const uint32_t* failed;
+        uint32_t* failed;
+        uint32_t* next;
         std::string module, text;
     };
+
+    // 0 after npos + 1: a name without modules before it.
+    static size_t start(const std::string& name) { return name.rfind(' ') + 1; }
 
     static std::string spaced(std::string text) {
         for (char& letter : text)

@@ -2,13 +2,16 @@
 // edgedec_top_error() says why. top.hpp is written beside the design: its class, and the names of its ports; and memories.hpp,
 // with those of its memories.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <exception>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <cxxrtl/cxxrtl_vcd.h>
@@ -36,6 +39,7 @@ constexpr int kWritePort = 0;             // port whose write channels the write
 constexpr int64_t kAnswerCycles = 10000;  // most cycles of a register access
 constexpr int kIncrementing = 1;          // AxBURST
 constexpr size_t kWaveBytes = 1 << 20;    // bytes of a waveform before they are written
+constexpr int kResetCycles = 64;          // cycles of a reset after power-up; more than the stages of any reset
 
 thread_local std::string error;
 
@@ -152,6 +156,43 @@ public:
         return refuse(ok() ? "a register read was not answered" : fault());
     }
 
+    // Gives the state of the design random values, as if no bitstream and no reset had set it, and then holds the reset. The
+    // memory model does not see these cycles. Registers of parts whose names begin with one of ``kept`` stay as they are, and
+    // so do read-only memories, which are those that hold something at the start. Returns the bits of registers and of
+    // memories that became random, of registers that were kept, and of read-only memories.
+    std::array<int64_t, 4> scramble(uint64_t seed, const std::vector<std::string>& kept) {
+        std::mt19937 random(static_cast<uint32_t>(seed));
+        std::array<int64_t, 4> bits{};
+        for (auto& [name, item] : state()) {
+            const bool memory = item.type == CXXRTL_MEMORY;
+            const size_t words = (item.width + 31) / 32, count = memory ? item.depth : 1;
+            const auto begins = [&name = name](const std::string& part) { return name.rfind(part, 0) == 0; };
+            const bool stays = memory ? std::any_of(item.curr, item.curr + words * count, [](uint32_t word) { return word != 0; })
+                                      : std::any_of(kept.begin(), kept.end(), begins);
+            bits[size_t{memory} + 2 * size_t{stays}] += static_cast<int64_t>(item.width * count);
+            for (size_t word = 0; word < words * count && !stays; ++word) {
+                const size_t used = item.width - word % words * 32;
+                item.curr[word] = static_cast<uint32_t>(random()) & (used < 32 ? (1u << used) - 1 : ~0u);
+                if (!memory) item.next[word] = item.curr[word];
+            }
+        }
+        wake(top_, 0);
+        hold_reset(top_, true, 0);
+        for (int i = 0; i < kResetCycles; ++i) {
+            evaluate();
+            if (one_pass_) {
+                top_.commit();
+            } else {
+                put(top_.p_clk, 1);
+                top_.step();
+            }
+        }
+        hold_reset(top_, false, 0);
+        contracts_->forget();
+        wake(top_, 0);
+        return bits;
+    }
+
     Ports& memory() { return *memory_; }
     size_t contracts() const { return contracts_->count(); }
     bool interrupt() const { return interrupt_; }
@@ -239,6 +280,29 @@ private:
         ++wave.count;
         if (wave.writer.buffer.size() > kWaveBytes) wave.flush();
     }
+
+    // Registers and memories, without the registers of assertions. Each has one name here; its others are aliases.
+    std::vector<std::pair<std::string, cxxrtl::debug_item>> state() {
+        std::vector<std::pair<std::string, cxxrtl::debug_item>> found;
+        for (const auto& [name, parts] : items().table)
+            for (const auto& part : parts)
+                if (!contracts_->has(name) &&
+                    (part.type == CXXRTL_MEMORY || (part.type == CXXRTL_WIRE && part.flags & CXXRTL_DRIVEN_SYNC)))
+                    found.emplace_back(name, part);
+        return found;
+    }
+
+    // Lets a divided cycle evaluate everything once, because state was changed from outside. 0 prefers the first one.
+    template <class Top>
+    static auto wake(Top& top, int) -> decltype(top.last_edges, void()) { top.last_edges = ~0u; }
+    template <class Top>
+    static void wake(Top&, long) {}
+
+    // Sets the reset, if the design has one.
+    template <class Top>
+    static auto hold_reset(Top& top, bool high, int) -> decltype(top.p_rst, void()) { put(top.p_rst, high); }
+    template <class Top>
+    static void hold_reset(Top&, bool, long) {}
 
     bool ok() const { return fault_.empty() && memory_->violation().empty(); }
     const std::string& fault() const { return fault_.empty() ? memory_->violation() : fault_; }
@@ -394,6 +458,15 @@ EXPORT int edgedec_top_idle(void* handle) { return of(handle).memory().idle(); }
 EXPORT void edgedec_top_counts(void* handle, int64_t* out) { std::memcpy(out, &of(handle).counts(), sizeof(Counts)); }
 // For tests: evaluate twice a cycle, as a design with feedback needs it.
 EXPORT void edgedec_top_settle_first(void* handle) { of(handle).settle_first(); }
+
+// See Simulation::scramble; ``kept`` has a name a line. Gives its four numbers.
+EXPORT void edgedec_top_scramble(void* handle, uint64_t seed, const char* kept, int64_t* out) {
+    std::vector<std::string> names;
+    std::istringstream lines(kept);
+    for (std::string line; std::getline(lines, line);) names.push_back(line);
+    const auto bits = of(handle).scramble(seed, names);
+    std::copy(bits.begin(), bits.end(), out);
+}
 
 EXPORT void edgedec_top_inject_error(void* handle, uint64_t begin, uint64_t end, int response, int reads, int writes) {
     of(handle).memory().inject_error(begin, end, static_cast<uint8_t>(response), reads, writes);

@@ -17,7 +17,7 @@ from edgedec.errors import DeviceError, ToolError, UsageError
 from edgedec.sim.ddr.memory import DECERR, SLVERR
 from edgedec.sim.ddr.parameters import KV260, DdrParameters
 
-__all__ = ["BusCounts", "Simulation"]
+__all__ = ["BusCounts", "ScrambledBits", "Simulation"]
 
 _SLICE = 10_000  # cycles between two checks for Ctrl-C; half a second for the slowest designs
 _FOREVER = (1 << 63) - 1  # cycles
@@ -38,6 +38,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_top_idle": (c_int, (c_void_p,)),
     "edgedec_top_counts": (None, (c_void_p, POINTER(c_int64))),
     "edgedec_top_settle_first": (None, (c_void_p,)),
+    "edgedec_top_scramble": (None, (c_void_p, c_uint64, c_char_p, POINTER(c_int64))),
     "edgedec_top_inject_error": (None, (c_void_p, c_uint64, c_uint64, c_int, c_int, c_int)),
     "edgedec_top_inject_stall": (None, (c_void_p, c_int, c_int64, c_int64)),
     "edgedec_top_save": (c_int64, (c_void_p, c_void_p)),
@@ -61,6 +62,22 @@ class BusCounts:
     write_beats: int
     write_bursts: int
     write_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScrambledBits:
+    """The bits of all state of a design but the registers of its assertions.
+
+    Members:
+        registers, memories: bits that got random values.
+        kept: bits of registers that kept theirs.
+        constant: bits of read-only memories.
+    """
+
+    registers: int
+    memories: int
+    kept: int
+    constant: int
 
 
 class Simulation:
@@ -149,6 +166,20 @@ class Simulation:
         self._handle = None
         self._open()
         self.record(list(self._recorded))
+
+    def scramble(self, seed: int, kept: Sequence[str] = ()) -> ScrambledBits:
+        """Give all registers and memories random values, and hold the reset of the clock's domain for 64 cycles.
+
+        The memory at the ports does not see these cycles, which are not counted. It should follow ``reset``.
+
+        Args:
+            seed: number that the values follow from, 0 to 2^32 - 1.
+            kept: beginnings of the names of parts whose registers keep their values, like those of ``signals``.
+        """
+        bits = (c_int64 * 4)()
+        names = "\n".join(name.replace(".", " ") for name in kept)
+        self._library.edgedec_top_scramble(self._handle, seed, names.encode(), bits)
+        return ScrambledBits(registers=bits[0], memories=bits[1], kept=bits[2], constant=bits[3])
 
     def read_register(self, offset: int) -> int:
         """Return the 32-bit register at byte ``offset``.

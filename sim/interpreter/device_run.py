@@ -199,7 +199,7 @@ class Runner:
                 residual_fraction=0,
                 hidden=self._config.hidden,
                 inverse_frequencies=(),
-                vocab=max((one["first"] + one["elements"] for one in heads), default=0),
+                vocab=max((one["elements"] for one in heads), default=0),
                 logit_exponent=0,
             ),
         )
@@ -281,10 +281,10 @@ def traffic(program: Program, request: PassRequest) -> tuple[int, int]:
         return beats + sum(2 * one["heads"] * moved * config.kv_layout.chunks for one in copies), len(copies)
     skipped = When.WITHOUT_LOGITS if request.logits else When.WITH_LOGITS
     for one in program.instructions:
-        if one.opcode == Opcode.STOP:
-            break
         if one["when"] == skipped:
             continue
+        if one.opcode == Opcode.STOP:
+            break
         if one.opcode == Opcode.READ:
             beats += one["beats"]
         elif one.opcode == Opcode.CACHE:

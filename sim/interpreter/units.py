@@ -252,7 +252,10 @@ class Units:
     def _added(self, job: _Issued, out: I64) -> I64:
         """Add a piece, or a whole vector that was normed, to its words of the residual, and return their new values."""
         of = job.fields
-        rows = self._residual[:, 0 if of["norm_rows"] else of["start"] :][:, : out.shape[1]]
+        done = sum(one.shape[1] for one in self._sums)
+        if not of["norm_rows"] and of["start"] != done:
+            raise _fault(job.index, Opcode.MATRIX, f"it adds from element {of['start']} on, not from {done}")
+        rows = self._residual[:, done:][:, : out.shape[1]]
         if rows.shape != out.shape:
             raise _fault(job.index, Opcode.MATRIX, f"it adds past the {self._config.hidden} elements of the residual")
         rows[:] = saturate(rows + out, WIDE_BITS)
@@ -417,4 +420,4 @@ class Units:
         if self._at.logits == 2:
             wide = 1 << (slots - 1).bit_length()
             rows = self._output[ROWS_OFFSET:].view("<i4").reshape(-1, wide)
-            rows[first : first + logits.shape[1], :most] = logits.T
+            rows[: logits.shape[1], :most] = logits.T  # from that of ``first`` on

