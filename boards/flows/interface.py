@@ -65,6 +65,8 @@ class Built:
         resources: placed counts by edgedec.board.RESOURCES, for those that the reports name.
         timing: reported met, clock_hz, achieved_hz and wns_ns; with several clocks, ``clocks`` by name, each with
             wanted_hz, achieved_hz, slack_ns and met; where it is not met and known, nearest_hz: a clock that would do.
+            Where several attempts were made, ``tried``: each with wanted_hz, clock_hz, strategies, slacks and met; if the
+            last is not met, the reason and, if known, the failing_path.
             With ``kind`` NOT_PROVEN: the reason, clock_hz, analysed_hz: the clock that the analysed paths would allow, or
             None; and met only where it is False.
         power: the tools' estimate, W; empty where they have none.

@@ -79,9 +79,13 @@ def _next(content: Mapping[str, Any]) -> str:
 
 
 def _timing(timing: Mapping[str, Any], power: Mapping[str, Any]) -> str:
-    """Figures; each clock, where there are several; the longest paths, where they are known."""
+    """Figures; each clock, where there are several; attempts and the longest paths, where they are known."""
     paths = timing.get("critical_paths", [])
-    plain = {name: value for name, value in timing.items() if name not in ("clocks", "critical_paths")}
+    plain = {
+        name: value
+        for name, value in timing.items()
+        if name not in ("clocks", "critical_paths", "failing_path", "tried")
+    }
     parts = [_table(("", ""), [(name, _figure(value)) for name, value in {**plain, **power}.items()])]
     if "clocks" in timing:
         rows = [
@@ -89,6 +93,20 @@ def _timing(timing: Mapping[str, Any], power: Mapping[str, Any]) -> str:
             for name, clock in timing["clocks"].items()
         ]
         parts.append(_table(("clock", "wanted, MHz", "achieved, MHz", "met"), rows, right=(1, 2)))
+    if "tried" in timing:
+        tried = [
+            (
+                f"{row['clock_hz'] / 1e6:.2f}",
+                row["synthesis"],
+                row["implementation"],
+                f"{row['wns_ns']:g}",
+                f"{row['whs_ns']:g}",
+                str(row["met"]),
+            )
+            for row in timing["tried"]
+        ]
+        header = ("tried clock, MHz", "synthesis", "implementation", "setup slack, ns", "hold slack, ns", "met")
+        parts.append(_table(header, tried, right=(0, 3, 4)))
     for path in paths:
         about = (
             f"{path['from']} to {path['to']}: {path['ns']:g} ns, {path['logic_ns']:g} in logic and "

@@ -269,6 +269,11 @@ def _print_timing(timing: dict[str, Any]) -> None:
         print(f"clock {timing['clock_hz'] / 1e6:g} MHz, timing not proven: {timing['reason']}{rest}")
         return
     print(f"clock {timing['clock_hz'] / 1e6:g} MHz, slack {timing['wns_ns']:g} ns by {timing['by']}")
+    for row in timing.get("tried", [])[:-1] if timing.get("met") else timing.get("tried", []):
+        strategies = f"{row['synthesis']}, {row['implementation']}"
+        print(
+            f"  tried {row['clock_hz'] / 1e6:g} MHz with {strategies}: slack {row['wns_ns']:g} ns, hold {row['whs_ns']:g}"
+        )
     for name, clock in timing.get("clocks", {}).items():
         met = "met" if clock["met"] else "not met"
         print(f"  {name}: {clock['achieved_hz'] / 1e6:.2f} MHz of {clock['wanted_hz'] / 1e6:g}, {met}")
@@ -309,8 +314,9 @@ def _missed(built: Built, configuration: str) -> str:
         )
     if "clocks" not in timing:
         return (
-            f"timing is not met: slack {timing['wns_ns']:g} ns (hold {timing['whs_ns']:g}) {at}, so there is no board "
-            f"bundle; try {slower(int(timing['achieved_hz'] / 1e6))}"
+            f"timing is not met: slack {timing['wns_ns']:g} ns (hold {timing['whs_ns']:g}) {at}, the best of "
+            f"{len(timing['tried'])} attempts: {timing['reason']}. {built.bitstream.name} must not be used, and there is no "
+            f"board bundle; try {slower(int(timing['achieved_hz'] / 1e6))}"
         )
     slow = ", ".join(
         f"{name} {clock['achieved_hz'] / 1e6:.2f} MHz of {clock['wanted_hz'] / 1e6:g}"

@@ -8,7 +8,7 @@ fasm2frames and xc7frames2bit have to be. --chipdb is nextpnr-xilinx's database 
 count, or else those of openXC7's shell, CHIPDB and PRJXRAY_DB_DIR. A step whose result is there, of the same input and the
 same tools, is not done again.
 
-No timing is proven: these tools do not analyse the paths of block RAM, multipliers and the processing system.
+No timing is proven: these tools do not analyse the paths of block RAM and of the processing system.
 """
 
 from __future__ import annotations
@@ -39,12 +39,18 @@ AREA = "area.json"
 CHIPDB, DATABASE = ("EDGEDEC_CHIPDB", "CHIPDB"), ("EDGEDEC_PRJXRAY_DB", "PRJXRAY_DB_DIR")
 FAMILY = "zynq7"  # folder of the device family in prjxray's database
 PROGRAMS = ("yosys", "nextpnr-xilinx", "fasm2frames", "xc7frames2bit")
-MINIMUM = (0, 7)  # version of nextpnr-xilinx: the sources of 0.8 were read, and 0.7 is the release before
+# Version of nextpnr-xilinx. An older one sets a port of RAMB36E1 of nine bits to eight, so that each ninth bit is read as 0
+# on the board (pull request 95 of openXC7/nextpnr-xilinx), drops the first content of shift registers (185), and places two
+# of them with different write enables into one SLICEM (186), which its router cannot route.
+MINIMUM = (0, 9, 5)
 GET = (
     f"get openXC7 (https://github.com/openXC7/toolchain-nix), set {CHIPDB[0]} to nextpnr-xilinx's database of the device, "
     f"which its bbaexport.py and bbasm make, and {DATABASE[0]} to prjxray's database"
 )
 _VERSION = re.compile(r"[Vv]ersion (?:nextpnr-)?v?(\d+(?:\.\d+)+\S*?)\)?(?:\s|$)")
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+_BEFORE = re.compile(r"[-.~_]?(?:dev|pre|rc|alpha|beta|a\d|b\d)")  # after the numbers: not released yet
+_ANOTHER = "himbaechel"  # nextpnr's other program for this family, whose shift registers still conflict
 _CLOCK = re.compile(r"Max frequency for clock\s+'([^']*)': ([0-9.]+) MHz \((PASS|FAIL) at ([0-9.]+) MHz\)")
 _TIMEOUT_S = 60
 
@@ -203,11 +209,23 @@ def _found(name: str) -> Any:
     match = _VERSION.search(said)
     if done.returncode or match is None:
         raise MissingError(f"{path} --version says no version: {said[:200] or 'nothing'}; {GET}")
-    numbers = tuple(int(part) for part in re.findall(r"\d+", match[1])[:2])
-    if numbers < MINIMUM:
+    if _ANOTHER in said:
+        raise MissingError(f"{path} is nextpnr-{_ANOTHER} {match[1]}, and not nextpnr-xilinx; {GET}")
+    if is_older(match[1], MINIMUM):
         least = ".".join(map(str, MINIMUM))
         raise MissingError(f"{path} is nextpnr-xilinx {match[1]}, {least} or newer is needed; {GET}")
     return steps.Tool([path], name, match[1])
+
+
+def is_older(version: str, least: tuple[int, int, int]) -> bool:
+    """Return whether a version comes before the release of three numbers.
+
+    A missing number is 0. ``0.9.5-12-gabcdef0``, twelve commits after a release, is no older than that; ``0.9.5-dev`` and
+    ``0.9.5-rc1`` are.
+    """
+    text = match[0] if (match := _NUMBERS.match(version)) else ""
+    numbers = (*(int(part) for part in text.split(".") if part), 0, 0, 0)[:3]
+    return numbers < least or (numbers == least and _BEFORE.match(version[len(text) :]) is not None)
 
 
 def find_chipdb(part: str, given: str | None = None) -> Path:

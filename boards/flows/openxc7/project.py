@@ -40,15 +40,16 @@ _LONGEST_BURST = 16  # beats of AXI3; equals LONGEST_BURST of edgedec.hw.system.
 _PORT_BYTES = (4, 8)
 # IDCODE of each device by the beginning of the part's name. Source: AMD UG585, register PSS_IDCODE.
 _IDCODES = {"xc7z010": 0x0372_2093, "xc7z020": 0x0372_7093}
-# The classic abc in place of abc9, which takes hours for the whole. No LUT is wider than the device's, and no shift register
-# is made: this router cannot place two whose write enables differ into one SLICEM. There are no pins and no clock buffers
-# to add. Source: yosys, "help synth_xilinx".
+# The classic abc in place of abc9, which takes hours for the whole. No LUT is wider than the device's. There are no pins and
+# no clock buffers to add. Shift registers need the version of nextpnr-xilinx that build.py asks for.
+# Source: yosys, "help synth_xilinx".
 SYNTHESIS = """\
 read_rtlil top.il
-synth_xilinx -family xc7 -flatten -nosrl -nowidelut -noiopad -noclkbuf -top top -run begin:map_luts
+synth_xilinx -family xc7 -flatten -nowidelut -noiopad -noclkbuf -top top -run begin:map_luts
 opt_expr -mux_undef -noclkinv
 abc -luts 2:2,3,6:5
 clean
+xilinx_srl -fixed -minlen 3
 techmap -map +/xilinx/lut_map.v -map +/xilinx/cells_map.v -D LUT_WIDTH=6
 xilinx_dffopt
 opt_lut_ins -tech xilinx
@@ -207,8 +208,8 @@ def _readme(design: BoardDesign) -> str:
     return f"""\
 # An edgedec accelerator for {board.title}, by open tools
 
-**Experimental.** The timing of the result is not proven: nextpnr-xilinx does not analyse the paths of block RAM,
-multipliers and the processing system. Nobody has run it on a board.
+**Experimental.** The timing of the result is not proven: nextpnr-xilinx does not analyse the paths of block RAM
+and of the processing system. Nobody has run it on a board.
 
     python3 build.py --chipdb PATH --database FOLDER
 

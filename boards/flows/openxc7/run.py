@@ -21,12 +21,12 @@ from edgedec.progress import Progress, silent
 
 __all__ = ["REASON", "read_results", "run_project"]
 
-REASON = "block RAM, DSP and PS7 paths are not analysed"
+REASON = "block RAM and PS7 paths are not analysed"
 _AREA = "results/area.json"
 _MOST_BYTES = 16 << 20
 # Patterns of yosys' cells for each of edgedec.board.RESOURCES, with the share of one that a cell takes.
 _CELLS: Mapping[str, Mapping[str, float]] = {
-    "lut": {r"LUT[1-6]|INV": 1, r"RAM(32|64)M": 4, r"RAM(32|64)X1D": 2, r"RAM128X1D": 4},
+    "lut": {r"LUT[1-6]|INV": 1, r"SRL16E|SRLC32E": 1, r"RAM(32|64)M": 4, r"RAM(32|64)X1D": 2, r"RAM128X1D": 4},
     "ff": {r"FD[RSCP]E(_1)?": 1},
     "bram36": {r"RAMB36E1": 1, r"RAMB18E1": 0.5},
     "uram": {},

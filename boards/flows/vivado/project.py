@@ -33,6 +33,16 @@ _BOARD_PARTS = {
     "arty-z7-20": "digilentinc.com:arty-z7-20:part0:*",
 }
 _JOBS = 4
+# Attempts until timing is met: share of the wanted clock, strategy of synthesis, strategy of implementation. The lower
+# clocks are those that a divider of the processing system makes in place of 250 MHz. Source: AMD UG901 and UG904.
+_ATTEMPTS = (
+    (1, "Vivado Synthesis Defaults", "Vivado Implementation Defaults"),
+    (1, "Flow_PerfOptimized_high", "Performance_ExplorePostRoutePhysOpt"),
+    (1, "Flow_PerfOptimized_high", "Performance_ExtraTimingOpt"),
+    (1, "Flow_AlternateRoutability", "Congestion_SpreadLogic_high"),
+    (6 / 7, "Flow_PerfOptimized_high", "Performance_ExplorePostRoutePhysOpt"),
+    (3 / 4, "Flow_PerfOptimized_high", "Performance_ExplorePostRoutePhysOpt"),
+)
 _XDC = """\
 # The fabric's clock is constrained by the processing system that makes it, and no pin of the device is used: the accelerator
 # is reached over AXI. What is left is to keep the bitstream small, for it is loaded from a running system.
@@ -80,7 +90,10 @@ def settings(design: BoardDesign, key: str) -> Mapping[str, str]:
         "controller": CONTROLLER,
         "ports": str(config.ports),
         "port_bits": str(8 * config.port_bytes),
-        "clock_mhz": f"{config.clock_hz / 1e6:g}",
+        "attempts": " ".join(
+            f"{{{share * config.clock_hz / 1e6:g} {{{synthesis}}} {{{implementation}}}}}"
+            for share, synthesis, implementation in _ATTEMPTS
+        ),
         "registers_address": f"{system.accelerator_address:#010x}",
         "registers_bytes": str(REGISTER_BYTES),
         "controller_address": f"{system.controller_address:#010x}",
@@ -160,7 +173,8 @@ results/ is there: see report.html. Its Tcl was run in a Tcl interpreter against
     vivado -mode batch -source build.tcl -log vivado.log -nojournal
 
 Vivado {MINIMUM} or newer; no IP is pinned to a version, the newest one of the catalogue is taken. The folder may be copied
-to another machine. An interrupted run goes on behind its synthesis, if it had come so far. Afterwards the same
+to another machine. It tries the clocks and strategies of settings.tcl in their order until timing is met; an interrupted run
+goes on with the attempt in which it was. Afterwards the same
 `edgedec build-bitstream` as before reads results/, completes the report and writes the board bundle.
 
 | | |
@@ -176,5 +190,5 @@ to another machine. An interrupted run goes on behind its synthesis, if it had c
 | report.html, report.json | what this is, with figures; each says where it is from |
 | build.json | which build this is, with the hash of every file |
 | work/ | Vivado's own files, of a run |
-| results/ | bitstream, hand-off file, hardware platform and reports, of a run that came to its end |
+| results/ | bitstream, hand-off file, hardware platform and reports, of a finished run; never use a timing-not-met.bit |
 """

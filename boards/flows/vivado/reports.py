@@ -9,11 +9,11 @@ from typing import Any
 
 from edgedec.errors import BundleError
 
-__all__ = ["read_power", "read_timing", "read_utilization"]
+__all__ = ["read_attempts", "read_failing_path", "read_power", "read_timing", "read_utilization"]
 
 _MOST_BYTES = 256 << 20
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
-_SLACKS = {"wns_ns": "WNS(ns)", "tns_ns": "TNS(ns)", "whs_ns": "WHS(ns)"}
+_SLACKS = {"wns_ns": "WNS(ns)", "tns_ns": "TNS(ns)", "whs_ns": "WHS(ns)", "wpws_ns": "WPWS(ns)"}
 _FAILING = "TNS Failing Endpoints"
 # Table row for each of edgedec.board.RESOURCES, on UltraScale+ and on 7 series.
 _SITES = {
@@ -40,7 +40,8 @@ def read_timing(path: Path, clock_hz: float) -> dict[str, Any]:
         clock_hz: requested clock.
 
     Returns:
-        wns_ns, tns_ns, whs_ns, failing_endpoints, met, clock_hz, and achieved_hz: what the longest path would allow.
+        wns_ns, tns_ns, whs_ns, wpws_ns (slack of the shortest pulse), failing_endpoints, met, clock_hz, and achieved_hz:
+        what the longest path would allow.
 
     Raises:
         BundleError: the file is missing or has no such table, or no path was timed.
@@ -60,10 +61,58 @@ def read_timing(path: Path, clock_hz: float) -> dict[str, Any]:
     return {
         **slack,
         "failing_endpoints": int(_figure(path, _FAILING, found.get(_FAILING, ""))),
-        "met": slack["wns_ns"] >= 0 and slack["whs_ns"] >= 0,
+        "met": min(slack[key] for key in ("wns_ns", "whs_ns", "wpws_ns")) >= 0,
         "clock_hz": clock_hz,
         "achieved_hz": 1e9 / (period_ns - slack["wns_ns"]),
     }
+
+
+def read_attempts(path: Path) -> list[dict[str, Any]]:
+    """Return what was tried, in order: wanted_hz, clock_hz, synthesis and implementation (strategies), wns_ns, whs_ns, met.
+
+    Raises:
+        BundleError: the file is missing, or a line is damaged.
+    """
+    found = []
+    for line in _lines(path):
+        try:
+            wanted, synthesis, implementation, clock, *slacks = line.split("\t")
+            wns, whs, pulse = map(float, slacks)
+            found.append(
+                {
+                    "wanted_hz": float(wanted) * 1e6,
+                    "clock_hz": float(clock) * 1e6,
+                    "synthesis": synthesis,
+                    "implementation": implementation,
+                    "wns_ns": wns,
+                    "whs_ns": whs,
+                    "met": min(wns, whs, pulse) >= 0,
+                }
+            )
+        except ValueError:
+            raise _wrong(path, f"the line {line[:80]!r} is no attempt") from None
+    return found
+
+
+def read_failing_path(path: Path, facts: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the worst path that fails, by the facts of a run: kind (setup or hold), from, to, slack_ns, delay_ns, levels.
+
+    Args:
+        path: the file that the facts are from.
+
+    Returns:
+        None where no path is named: timing is met, or a pulse is too short.
+
+    Raises:
+        BundleError: a fact is missing or no number.
+    """
+    if "path_kind" not in facts:
+        return None
+    slack, delay, levels = (
+        _figure(path, name, facts.get(name, "")) for name in ("path_slack_ns", "path_delay_ns", "path_levels")
+    )
+    names = {name: facts.get(f"path_{name}", "") for name in ("kind", "from", "to")}
+    return {**names, "slack_ns": slack, "delay_ns": delay, "levels": int(levels)}
 
 
 def read_utilization(path: Path) -> Mapping[str, float]:

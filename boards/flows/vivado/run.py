@@ -6,11 +6,18 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from edgedec.boards.flows.interface import BoardDesign, Built
 from edgedec.boards.flows.steps import build_by_steps
 from edgedec.boards.flows.vivado.project import command
-from edgedec.boards.flows.vivado.reports import read_power, read_timing, read_utilization
+from edgedec.boards.flows.vivado.reports import (
+    read_attempts,
+    read_failing_path,
+    read_power,
+    read_timing,
+    read_utilization,
+)
 from edgedec.boards.flows.vivado.tool import find_tools, find_vivado
 from edgedec.errors import BundleError
 from edgedec.progress import Progress, silent
@@ -51,19 +58,37 @@ def read_results(design: BoardDesign, folder: Path) -> Built | None:
         raise BundleError(
             f"{results} is of another build than this project; remove work/ and results/ and run the build again"
         )
-    for name in ("accelerator.bit", "accelerator.hwh"):
+    timing = _timing(results, facts)
+    bitstream = "accelerator.bit" if timing["met"] else "accelerator.timing-not-met.bit"
+    for name in (bitstream, "accelerator.hwh"):
         if not (results / name).is_file() or not (results / name).stat().st_size:
             raise BundleError(
                 f"{results / name} is missing or empty; remove work/ and results/ and run the build again"
             )
     return Built(
-        bitstream=results / "accelerator.bit",
+        bitstream=results / bitstream,
         hwh=results / "accelerator.hwh",
         resources=read_utilization(results / "utilization.rpt"),
-        timing=read_timing(results / "timing_summary.rpt", float(facts["clock_mhz"]) * 1e6),
+        timing=timing,
         power=read_power(results / "power.rpt"),
         tools={"vivado": facts["vivado"]},
     )
+
+
+def _timing(results: Path, facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the slacks, what was ``tried`` before them, and, if timing is not met, the reason with the failing path."""
+    timing = read_timing(results / "timing_summary.rpt", float(facts["clock_mhz"]) * 1e6)
+    timing["tried"] = read_attempts(results / "attempts.txt")
+    if timing["met"]:
+        return timing
+    path = read_failing_path(results / "facts.txt", facts)
+    if path is None:
+        return {**timing, "reason": f"a pulse of the clock is too short by {-timing['wpws_ns']:g} ns"}
+    reason = (
+        f"the first failing path ({path['kind']}) starts at {path['from']} and ends at {path['to']}; it has a slack of "
+        f"{path['slack_ns']:g} ns and takes {path['delay_ns']:g} ns through {path['levels']} levels of logic"
+    )
+    return {**timing, "reason": reason, "failing_path": path}
 
 
 def _facts(path: Path) -> Mapping[str, str]:

@@ -210,8 +210,26 @@ def test_missed_timing_is_reported(
 ) -> None:
     install(tmp_path, monkeypatch, program.config, wns="-0.250")
     result = build(KV260, program, output)
-    assert result.report["timing"]["met"] is False
-    assert "Timing is not met" in (output / "report.html").read_text()
+    timing = result.report["timing"]
+    assert timing["met"] is False
+    assert [row["wanted_hz"] for row in timing["tried"]] == [*[250e6] * 4, 214.286e6, 187.5e6]
+    assert {row["met"] for row in timing["tried"]} == {False}
+    assert timing["failing_path"] == {
+        **{
+            "kind": "setup",
+            "from": "accelerator_0/inst/core/here_reg[3]/C",
+            "to": "accelerator_0/inst/core/there_reg/D",
+        },
+        **{"slack_ns": -0.25, "delay_ns": 4.25, "levels": 12},
+    }
+    assert "first failing path (setup) starts at accelerator_0/inst/core/here_reg[3]/C and ends at" in timing["reason"]
+    assert result.built is not None
+    assert result.built.bitstream.name == "accelerator.timing-not-met.bit"
+    assert [path.name for path in output.rglob("*.bit")] == ["accelerator.timing-not-met.bit"], "nor one of Vivado's"
+    assert not list(output.rglob("*.xsa"))
+    page = (output / "report.html").read_text()
+    assert "Timing is not met" in page
+    assert "Performance_ExtraTimingOpt" in page
 
 
 def test_results_of_another_build_are_refused(

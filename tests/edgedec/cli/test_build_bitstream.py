@@ -97,6 +97,11 @@ def test_a_build_makes_a_board_bundle_if_timing_is_met(
     if code:
         assert outcome.stderr.startswith("edgedec: timing is not met: slack -1.5 ns (hold 0.011) at 99.999 MHz")
         assert f"--configuration {CONFIGURATION},clock_hz=86e6" in outcome.stderr
+        assert (
+            "the best of 6 attempts: the first failing path (setup) starts at accelerator_0/inst/core" in outcome.stderr
+        )
+        assert "accelerator.timing-not-met.bit must not be used, and there is no board bundle" in outcome.stderr
+        assert outcome.stdout.count("  tried ") == 6
         assert not folder.exists()
         return
     bundle = open_board_bundle(folder)

@@ -14,7 +14,7 @@ from tests.runtime.accelerator.support import make_board_bundle
 pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 
 CONFIGURATION = "small,context=64,prefetch_beats=64,beat_bytes=8,slots=1"
-NOT_PROVEN = "clock 50 MHz, timing not proven: block RAM, DSP and PS7 paths are not analysed"
+NOT_PROVEN = "clock 50 MHz, timing not proven: block RAM and PS7 paths are not analysed"
 
 
 @pytest.fixture(scope="module")

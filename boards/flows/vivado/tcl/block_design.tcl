@@ -45,6 +45,18 @@ proc make_block_design {} {
     add_files -norecurse [list [make_wrapper -files $file -top]]
     set_property top $settings(design)_wrapper [current_fileset]
     update_compile_order -fileset sources_1
+    # Out of context, a strategy of synthesis would reach the wrapper alone.
+    set_property synth_checkpoint_mode None $file
+}
+
+# Needs the design without a clock of its own, or at another one.
+proc set_clock {mhz} {
+    global settings
+    set file [get_files $settings(design).bd]
+    open_bd_design $file
+    set_fabric_clock $mhz
+    validate_bd_design
+    save_bd_design
     generate_target all $file
 }
 

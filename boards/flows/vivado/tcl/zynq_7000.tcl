@@ -16,8 +16,7 @@ proc add_processing_system {} {
         CONFIG.PCW_IRQ_F2P_INTR 1 \
         CONFIG.PCW_EN_CLK0_PORT 1 \
         CONFIG.PCW_EN_RST0_PORT 1 \
-        CONFIG.PCW_FPGA_FCLK0_ENABLE 1 \
-        CONFIG.PCW_FPGA0_PERIPHERAL_FREQMHZ $settings(clock_mhz)]
+        CONFIG.PCW_FPGA_FCLK0_ENABLE 1]
     for {set port 0} {$port < 4} {incr port} {
         lappend properties CONFIG.PCW_USE_S_AXI_HP$port [expr {$port < $settings(ports)}]
         if {$port < $settings(ports)} {
@@ -45,6 +44,11 @@ proc register_clock {} {return M_AXI_GP0_ACLK}
 proc fabric_clock {} {return FCLK_CLK0}
 proc fabric_reset {} {return FCLK_RESET0_N}
 proc interrupt_input {} {return IRQ_F2P}
+
+proc set_fabric_clock {mhz} {
+    global settings
+    set_property CONFIG.PCW_FPGA0_PERIPHERAL_FREQMHZ $mhz [get_bd_cells $settings(system)]
+}
 
 proc fabric_clock_mhz {} {
     global settings

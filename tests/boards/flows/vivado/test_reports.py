@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.boards.flows.vivado.reports import read_power, read_timing, read_utilization
+from edgedec.boards.flows.vivado.reports import (
+    read_attempts,
+    read_failing_path,
+    read_power,
+    read_timing,
+    read_utilization,
+)
 from edgedec.errors import BundleError
 from tests.boards.flows.vivado.support import make_reports
 
@@ -23,6 +29,7 @@ def test_timing_is_read(tmp_path: Path) -> None:
         "wns_ns": 0.123,
         "tns_ns": 0.0,
         "whs_ns": 0.011,
+        "wpws_ns": 1.427,
         "failing_endpoints": 0,
         "met": True,
         "clock_hz": 250e6,
@@ -30,10 +37,32 @@ def test_timing_is_read(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("wns", "whs"), [("-0.001", "0.011"), ("0.100", "-0.020")])
-def test_missed_timing_is_read(tmp_path: Path, wns: str, whs: str) -> None:
-    timing_report = read_timing(written(tmp_path, make_reports.timing(wns, whs, "-3.200", "17")), 250e6)
+@pytest.mark.parametrize(
+    ("wns", "whs", "wpws"), [("-0.001", "0.011", "1.427"), ("0.100", "-0.020", "1.427"), ("0.100", "0.011", "-0.100")]
+)
+def test_missed_timing_is_read(tmp_path: Path, wns: str, whs: str, wpws: str) -> None:
+    report = make_reports.timing(wns, whs, "-3.200", "17").replace("1.427", wpws.rjust(5))
+    timing_report = read_timing(written(tmp_path, report), 250e6)
     assert (timing_report["met"], timing_report["failing_endpoints"], timing_report["tns_ns"]) == (False, 17, -3.2)
+
+
+@pytest.mark.parametrize("line", ["", "250\ta\tb", "250\ta\tb\t249.9\t0.1\tNA\t0", "x\ta\tb\t249.9\t0.1\t0\t0"])
+def test_a_damaged_attempt_is_refused(tmp_path: Path, line: str) -> None:
+    good = "250\ta\tb\t249.9\t-0.1\t0.01\t1"
+    (row,) = read_attempts(written(tmp_path, good + "\n"))
+    assert (row["wanted_hz"], row["clock_hz"], row["synthesis"], row["met"]) == (250e6, 249.9e6, "a", False)
+    with pytest.raises(BundleError, match=r"a report.rpt is no report of a finished build: the line .* is no attempt"):
+        read_attempts(written(tmp_path, f"{good}\n{line}\n{good}\n"))
+
+
+def test_a_failing_path_is_read(tmp_path: Path) -> None:
+    facts = {"path_kind": "setup", "path_from": "a/C", "path_to": "b/D"}
+    facts |= {"path_slack_ns": "-0.25", "path_delay_ns": "4.25", "path_levels": "12"}
+    wanted = {"kind": "setup", "from": "a/C", "to": "b/D", "slack_ns": -0.25, "delay_ns": 4.25, "levels": 12}
+    assert read_failing_path(tmp_path, facts) == wanted
+    assert read_failing_path(tmp_path, {}) is None
+    with pytest.raises(BundleError, match="path_levels is 'missing', no number"):
+        read_failing_path(tmp_path, {**facts, "path_levels": ""})
 
 
 def test_utilization_is_read(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_missing_command_is_detected(projects: dict[str, Path], tmp_path: Path
 def test_a_changed_argument_is_detected(projects: dict[str, Path], tmp_path: Path) -> None:
     folder, result = run(projects, tmp_path, "pynq-z2")
     text = (folder / "settings.tcl").read_text()
-    for name in ("part", "ports", "port_bits", "clock_mhz", "registers_address", "registers_bytes", "vlnv", "jobs"):
+    for name in ("part", "ports", "port_bits", "registers_address", "registers_bytes", "vlnv", "jobs"):
         damaged = re.sub(rf"(?m)^    {name} (\S)", rf"    {name} 1\1", text)
         assert damaged != text
         (folder / "settings.tcl").write_text(damaged.replace("ports 12", "ports 1"))
@@ -166,6 +166,125 @@ def test_the_synthesis_of_another_project_is_not_used(projects: dict[str, Path],
     text = (folder / "settings.tcl").read_text()
     (folder / "settings.tcl").write_text(re.sub(r"    key \S+", f"    key {'0' * 64}", text))
     assert run_tcl(folder, tmp_path / "log").commands[1].startswith("create_project -force packaging")
+
+
+# Faults that a person may make: file, text, what stands in its place, and what the stand-in says.
+PLANTED = {
+    "an unknown command": ("build.tcl", "report_power -file", "report_powr -file", "has no command report_powr"),
+    "an unknown option": ("build.tcl", "-to_step write_b", "-up_to write_b", "launch_runs has no option -up_to"),
+    "an unknown property": (
+        "build.tcl",
+        "STEPS.PHYS_OPT_DESIGN.IS_EN",
+        "STEPS.PHYS_OPT.IS_EN",
+        "no property STEPS.PHYS_OPT.",
+    ),
+    "a wrong choice": (
+        "build.tcl",
+        "-to_step write_bitstream",
+        "-to_step route",
+        "-to_step takes write_bitstream, not route",
+    ),
+    "a wrong type": ("settings.tcl", "jobs 4", "jobs four", "launch_runs -jobs takes int, not four"),
+    "a wrong property": ("ip/package.tcl", "property width 32", "property width x", "property width takes int, not x"),
+    "a missing option": ("build.tcl", " -part $settings(part)\n    use", "\n    use", "create_project needs -part"),
+    "a missing argument": (
+        "block_design.tcl",
+        "create_bd_design $settings(design)",
+        "create_bd_design",
+        "takes 1 to 1",
+    ),
+    "an unknown strategy": ("settings.tcl", "Vivado\\ Synthesis\\ Defaults", "Fast", "no strategy Fast"),
+    "no sources": ("ip/package.tcl", "    add_files -norecurse $sources\n", "", "package_project before add_files"),
+    "no integrity": ("ip/package.tcl", "    ipx::check_integrity $core\n", "", "save_core before ipx::check_integrity"),
+    "no wrapper": (
+        "block_design.tcl",
+        "    add_files -norecurse [list [make_wrapper -files $file -top]]\n",
+        "",
+        "of the wrapper",
+    ),
+    "no validation": ("block_design.tcl", "    validate_bd_design\n", "", "save_bd_design before validate_bd_design"),
+    "no targets": (
+        "block_design.tcl",
+        "    generate_target all $file\n",
+        "",
+        "launch_runs synth_1 before generate_target",
+    ),
+    "no waiting": ("build.tcl", "    wait_on_run synth_1\n", "", "launch_runs impl_1 before the end of synth_1"),
+    "no opened run": ("build.tcl", "    open_run impl_1\n", "", "report_timing_summary before open_run"),
+    "no closing": ("build.tcl", "    close_design\n", "", "reset_run before close_design"),
+    "no reset": ("build.tcl", "    reset_run impl_1\n", "", "a strategy of a run that was not reset"),
+}
+
+
+@pytest.mark.parametrize("what", sorted(PLANTED))
+def test_what_vivado_would_refuse_is_refused(projects: dict[str, Path], tmp_path: Path, what: str) -> None:
+    file, text, other, message = PLANTED[what]
+    folder = tmp_path / "planted"
+    shutil.copytree(projects["pynq-z2"], folder)
+    before = (folder / file).read_text()
+    assert text in before
+    (folder / file).write_text(before.replace(text, other))
+    result = run_tcl(folder, tmp_path / "log", STUB_SLACKS="-0.5 -0.2 0.1")
+    assert result.status == 1
+    assert message in result.said
+    assert not (folder / "results").exists()
+
+
+def attempts(folder: Path) -> list[list[str]]:
+    return [line.split("\t") for line in (folder / "results/attempts.txt").read_text().splitlines()]
+
+
+def test_attempts_end_with_the_first_that_meets_timing(projects: dict[str, Path], tmp_path: Path) -> None:
+    folder, result = run(projects, tmp_path, "kv260", STUB_SLACKS="-0.5 -0.2 0.1 0.3")
+    assert result.status == 0, result.said
+    assert [row[:3] + row[4:5] for row in attempts(folder)] == [
+        ["250", "Vivado Synthesis Defaults", "Vivado Implementation Defaults", "-0.5"],
+        ["250", "Flow_PerfOptimized_high", "Performance_ExplorePostRoutePhysOpt", "-0.2"],
+        ["250", "Flow_PerfOptimized_high", "Performance_ExtraTimingOpt", "0.1"],
+    ]
+    assert result.commands.count("launch_runs synth_1 -jobs 4") == 2, (
+        "the third attempt has the synthesis of the second"
+    )
+    assert {path.name for path in (folder / "results").iterdir()} >= {"accelerator.bit", "accelerator.xsa", "facts.txt"}
+    assert "path_kind" not in (folder / "results/facts.txt").read_text()
+    assert [path.name for path in (folder / "results").glob("*.bit")] == ["accelerator.bit"]
+
+
+def test_if_none_meets_timing_the_nearest_is_kept_under_another_name(projects: dict[str, Path], tmp_path: Path) -> None:
+    folder, result = run(projects, tmp_path, "pynq-z2", STUB_SLACKS="-0.5 -0.2 -0.1 -0.3 -0.4 -0.6")
+    assert result.status == 0, result.said
+    assert [row[0] for row in attempts(folder)] == ["250", "250", "250", "250", "214.286", "187.5"]
+    frequency = "set_property CONFIG.PCW_FPGA0_PERIPHERAL_FREQMHZ "
+    clocks = [line.removeprefix(frequency).split()[0] for line in result.commands if line.startswith(frequency)]
+    assert clocks == ["250", "250", "250", "214.286", "187.5"], "one for each synthesis"
+    names = {path.name for path in (folder / "results").iterdir()}
+    assert "accelerator.timing-not-met.bit" in names
+    assert names.isdisjoint({"accelerator.bit", "accelerator.xsa"})
+    facts = (folder / "results/facts.txt").read_text().splitlines()
+    assert {"path_slack_ns -0.1", "path_levels 12", "path_to accelerator_0/inst/core/there_reg/D"} <= set(facts)
+    assert "edgedec: timing is not met" in result.said
+    again = run_tcl(folder, tmp_path / "log")
+    assert (again.status, "every attempt was made before; remove work/ and results/" in again.said) == (1, True)
+
+
+def test_an_interrupted_run_continues_with_its_attempt(projects: dict[str, Path], tmp_path: Path) -> None:
+    folder, whole = run(projects, tmp_path, "kv260", STUB_SLACKS="-0.5 -0.2 0.1")
+    expected = attempts(folder)
+    shutil.rmtree(tmp_path / "kv260")
+    folder, first = run(projects, tmp_path, "kv260", STUB_SLACKS="-0.5", STUB_STOP_AT="2 open_run")
+    assert (first.status, (folder / "results").exists()) == (1, False)
+    again = run_tcl(folder, tmp_path / "log", STUB_SLACKS="-0.2 0.1")
+    assert again.status == 0, again.said
+    assert attempts(folder) == expected
+    assert "launch_runs synth_1 -jobs 4" not in again.commands
+    assert len(whole.commands) > len(again.commands)
+
+
+def test_a_report_without_slacks_stops_the_build(projects: dict[str, Path], tmp_path: Path) -> None:
+    folder, result = run(projects, tmp_path, "kv260", STUB_SLACKS="NA")
+    assert result.status == 1
+    assert "timing_summary.rpt has no number WNS(ns): no path was timed" in result.said
+    assert not (folder / "results").exists()
 
 
 @pytest.mark.parametrize(

@@ -55,15 +55,33 @@ def test_every_port_is_wired(config: AcceleratorConfig) -> None:
         for direction, high, name in re.findall(r"(input|output) wire (?:\[(\d+):0\] )?(\w+)", text)
     }
     connected = wired(text)
+    assert connected["rst"] == "reset"
+    connected["rst"] = "rst_n"
     component = Accelerator(config)
     expected = {"clk": ("input", 1), "rst": ("input", 1)}
     for path, member, value in component.signature.flatten(component):
         expected["__".join(map(str, path))] = ("output" if member.flow is Out else "input", len(Value.cast(value)))
     assert set(connected) == set(expected)
     for name, outer in connected.items():
-        assert declared[outer.lstrip("~")] == expected[name], name
-    assert connected["rst"] == "~rst_n"
+        assert declared[outer] == expected[name], name
     assert len(set(connected.values())) == len(declared)
+
+
+@pytest.mark.rtl
+def test_the_reset_reaches_the_core_through_a_chain(tmp_path: Path) -> None:
+    """Check with yosys' simulator that it holds from the first cycle, begins two cycles late and ends four late."""
+    text = wrapper_verilog(TINY, 1)
+    assert re.search(r'\(\* shreg_extract = "no", max_fanout = \d+ \*\) reg reset = ', text)
+    chain = text[text.index("    (* shreg_extract") : text.index(f"    {CORE} core")]
+    (tmp_path / "chain.v").write_text(
+        f"module top(input clk, rst_n, output seen);\n{chain}assign seen = reset;\nendmodule\n"
+    )
+    given = "0111111110011111111"
+    script = "read_verilog chain.v\nhierarchy -top top\nproc\nflatten\n"
+    at = "".join(f" -set-at {at + 1} rst_n {value}" for at, value in enumerate(given))
+    said = run_yosys(f"{script}sat -seq {len(given)} {at} -show seen -show rst_n\n", tmp_path)
+    seen = re.findall(r"(?m)^ *\d+ +\\seen +(\d)", said)
+    assert "".join(seen) == "1111100000011110000"
 
 
 def test_the_first_port_reads_and_writes() -> None:

@@ -166,7 +166,7 @@ def fake_tools(folder: Path, monkeypatch: pytest.MonkeyPatch, *, without: Sequen
         "EDGEDEC_PRJXRAY_DB": str(folder / "db"),
         "STUB_LOG": str(log),
         "STUB_CLOCKS": clocks(),
-        "STUB_VERSION": "nextpnr-xilinx -- Next Generation Place and Route (Version 0.8.2-25-ge22bcf69)",
+        "STUB_VERSION": "nextpnr-xilinx -- Next Generation Place and Route (Version 0.9.5-25-ge22bcf69)",
     }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
