@@ -208,7 +208,7 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         (
             "generate -m BUNDLE -p hi --device gpy",
             2,
-            "there is no device 'gpy'; known: cpu, cuda, webgpu, float_reference, gpu, interpreter, pynq,",
+            "there is no device 'gpy'; known: cpu, cuda, webgpu, float_reference, gpu, devmem, interpreter, pynq,",
         ),
         ("generate -m BUNDLE -p hi -c 5000", 2, "--ctx-size must be 1 to 4096"),
         ("generate -m BUNDLE -p hello -c 4", 1, "the prompt has 6 tokens, the context holds 4"),

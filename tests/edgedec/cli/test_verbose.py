@@ -63,7 +63,7 @@ def test_generate_reports_its_choices(bundle: Path) -> None:
     assert process.returncode == 0, process.stderr
     plan = next(line for line in process.stderr.splitlines() if ": plan, the best of " in line)
     assert "no budget; context " in plan
-    assert "drafter auto with no draft model, dynamic of 9 nodes" in plan
+    assert "drafter auto with no draft model, chain of 9 nodes" in plan
     assert " guesses; by estimate: copy " in process.stderr
     assert "edgedec.cli.console: reading the prompt: prompt tokens" in process.stderr
 

@@ -1,6 +1,6 @@
 """Measure the host's work in a round: everything outside of the target's passes, in the compiled loop and in Python's.
 
-    .venv/bin/python -m benchmarks.speculation.host_loop [--threads N] [--tokens N] [--rounds N] [--small] [--whole]
+    .venv/bin/python -m benchmarks.cpu.host_loop [--threads N] [--tokens N] [--rounds N] [--small] [--whole]
         [--drafters NAME ...] [--json]
 
 The models are the embedded one, the embedded hybrid, most of whose layers have recurrent states, and the first one padded
