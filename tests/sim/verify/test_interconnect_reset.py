@@ -190,7 +190,9 @@ def test_a_lost_burst_ends_in_an_error_and_a_reset_of_the_accelerator_mends_it(b
             driver.max_cycles = 3 * whole
         bench.reset_after(rng.randrange(RESET_CYCLES + 20, whole // 2), moment)
         before = bench.simulation.cycles
-        with pytest.raises(DeviceError, match="the watchdog expired" if watched else "gave no answer within"):
+        late = "the watchdog expired" if watched else "gave no answer within"
+        # Later bursts are answered, so that weights may come in the place of others, and be none.
+        with pytest.raises(DeviceError, match=f"{late}|a byte of ternary weights does not encode five trits"):
             driver.forward(np.array([1], np.int32), logits=WHOLE_ROWS)
         assert bench.simulation.cycles - before < 4 * whole + WATCHDOG
         with pytest.raises(DeviceError, match="the buses are not at rest 100032 cycles after a soft reset"):
