@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
+from edgedec.device import Kind
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.handoff.read import Handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
-from edgedec.runtime.devices._waiting import WaitClock
+from edgedec.runtime.devices._waiting import WaitClock, Waiter
 from edgedec.runtime.driver.lock import DeviceLock
 
-__all__ = ["FABRIC", "BoardParts", "MappedRegisters", "Words", "check_loaded"]
+__all__ = ["FABRIC", "BoardDevice", "BoardParts", "MappedRegisters", "Words", "check_loaded"]
 
 _LOG = logging.getLogger(__name__)
 _SETTLE_S, _SETTLE_STEP_S = 0.1, 10e-6  # maximum duration of a soft reset, and time between two reads of the status
@@ -100,6 +102,53 @@ class BoardParts:
             for buffer in list(self.buffers):
                 buffer.close()
         self.lock.release()
+
+
+class BoardDevice:
+    """A device of ``edgedec.device`` on a board. Subclasses allocate its memory.
+
+    Parameters:
+        parts: the resources, which ``close`` releases.
+        waiter: waits for the interrupt.
+        clock_hz: clock of the accelerator in Hz.
+        kind: kind of the figures.
+    """
+
+    name = ""
+
+    def __init__(self, parts: BoardParts, waiter: Waiter, clock_hz: float, kind: Kind) -> None:
+        self.clock_hz, self.kind = clock_hz, kind
+        self._parts, self._waiter = parts, waiter
+        self._release = weakref.finalize(self, parts.release)  # it also runs at the end of the process
+
+    def read_register(self, offset: int) -> int:
+        """Read a register."""
+        self._check_open()
+        return self._parts.registers.read(offset)
+
+    def write_register(self, offset: int, value: int) -> None:
+        """Write a register."""
+        self._check_open()
+        self._parts.registers.write(offset, value)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the interrupt, for at most ``timeout_s`` seconds, and return whether it is high."""
+        self._check_open()
+        return self._waiter.wait(timeout_s)
+
+    def close(self) -> None:
+        """Stop the accelerator, free the buffers and release the board. A second call does nothing."""
+        self._release()
+
+    def _check_room(self, size_bytes: int, alignment_bytes: int) -> None:
+        """Check what is to be allocated, and that the device is open."""
+        self._check_open()
+        if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
+            raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
+
+    def _check_open(self) -> None:
+        if not self._release.alive:
+            raise DeviceError(f"device {self.name} is closed; open it again")
 
 
 def check_loaded(registers: MappedRegisters, bitstream: Path, handoff: Handoff) -> None:

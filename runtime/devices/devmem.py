@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.device import Kind
-from edgedec.errors import BundleError, DeviceError, UsageError
+from edgedec.errors import BundleError, DeviceError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
-from edgedec.runtime.devices._board import FABRIC, BoardParts, MappedRegisters, Words, check_loaded
+from edgedec.runtime.devices._board import FABRIC, BoardDevice, BoardParts, MappedRegisters, Words, check_loaded
 from edgedec.runtime.devices._memory_ports import REGISTER_BYTES, set_ports
 from edgedec.runtime.devices._waiting import HOST_CLOCK, WaitClock, Waiter, thread_loop
 from edgedec.runtime.driver.first_fit import FirstFit
@@ -144,45 +143,19 @@ class DevmemBuffer:
             self._held.remove(self)
 
 
-class DevmemDevice:
+class DevmemDevice(BoardDevice):
     """A device of ``edgedec.device`` on a board. Call ``open_device`` to open one."""
 
     name = "devmem"
 
     def __init__(self, parts: BoardParts, pool: _Pool, waiter: Waiter, clock_hz: float, kind: Kind) -> None:
-        self.clock_hz, self.kind = clock_hz, kind
-        self._parts, self._pool, self._waiter = parts, pool, waiter
-        self._release = weakref.finalize(self, parts.release)  # it also runs at the end of the process
-
-    def read_register(self, offset: int) -> int:
-        """Read a register."""
-        self._check_open()
-        return self._parts.registers.read(offset)
-
-    def write_register(self, offset: int, value: int) -> None:
-        """Write a register."""
-        self._check_open()
-        self._parts.registers.write(offset, value)
+        super().__init__(parts, waiter, clock_hz, kind)
+        self._pool = pool
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = _PAGE_BYTES) -> DevmemBuffer:
         """Allocate a buffer. It is cacheable, so that the host reads results at full speed."""
-        self._check_open()
-        if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
-            raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
+        self._check_room(size_bytes, alignment_bytes)
         return DevmemBuffer(self._pool, size_bytes, alignment_bytes, self._parts.buffers)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Poll the registers until the interrupt is high, for at most ``timeout_s`` seconds; return whether it is."""
-        self._check_open()
-        return self._waiter.wait(timeout_s)
-
-    def close(self) -> None:
-        """Stop the accelerator, free the buffers and release the board. A second call does nothing."""
-        self._release()
-
-    def _check_open(self) -> None:
-        if not self._release.alive:
-            raise DeviceError(f"device {self.name} is closed; open it again")
 
 
 def open_device(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-import weakref
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.device import Kind
-from edgedec.errors import BundleError, DeviceError, ToolError, UsageError
+from edgedec.errors import BundleError, DeviceError, ToolError
 from edgedec.host.install_hint import install_extra
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
-from edgedec.runtime.devices._board import FABRIC, BoardParts, MappedRegisters, check_loaded
+from edgedec.runtime.devices._board import FABRIC, BoardDevice, BoardParts, MappedRegisters, check_loaded
 from edgedec.runtime.devices._memory_ports import REGISTER_BYTES, set_ports
 from edgedec.runtime.devices._waiting import HOST_CLOCK, WaitClock, Waiter, thread_loop
 from edgedec.runtime.driver.cma import MEMINFO, read_cma, shortage
@@ -71,32 +69,19 @@ class BoardBuffer:
             self._held.remove(self)
 
 
-class PynqDevice:
+class PynqDevice(BoardDevice):
     """A device of ``edgedec.device`` on a board. Call ``open_device`` to open one."""
 
     name = "pynq"
 
     def __init__(self, parts: BoardParts, board: Any, waiter: Waiter, clock_hz: float, meminfo: Path) -> None:
-        self.clock_hz = clock_hz
-        self.kind: Kind = getattr(board, "kind", "measured")  # a simulated board has the attribute
-        self._parts, self._board, self._waiter, self._meminfo = parts, board, waiter, meminfo
-        self._release = weakref.finalize(self, parts.release)  # it also runs at the end of the process
-
-    def read_register(self, offset: int) -> int:
-        """Read a register."""
-        self._check_open()
-        return self._parts.registers.read(offset)
-
-    def write_register(self, offset: int, value: int) -> None:
-        """Write a register."""
-        self._check_open()
-        self._parts.registers.write(offset, value)
+        # A simulated board has the attribute.
+        super().__init__(parts, waiter, clock_hz, getattr(board, "kind", "measured"))
+        self._board, self._meminfo = board, meminfo
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = _PAGE_BYTES) -> BoardBuffer:
         """Allocate a buffer. It is cacheable, so that the host reads results at full speed."""
-        self._check_open()
-        if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
-            raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
+        self._check_room(size_bytes, alignment_bytes)
         room = size_bytes + max(0, alignment_bytes - _PAGE_BYTES)
         try:
             whole = self._board.allocate((room,), "u1", cacheable=1)
@@ -109,19 +94,6 @@ class PynqDevice:
                 "board's main memory"
             )
         return BoardBuffer(whole, start, size_bytes, self._parts.buffers)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the interrupt, for at most ``timeout_s`` seconds, and return whether it is high."""
-        self._check_open()
-        return self._waiter.wait(timeout_s)
-
-    def close(self) -> None:
-        """Stop the accelerator, free the buffers and release the board. A second call does nothing."""
-        self._release()
-
-    def _check_open(self) -> None:
-        if not self._release.alive:
-            raise DeviceError(f"device {self.name} is closed; open it again")
 
 
 def open_device(

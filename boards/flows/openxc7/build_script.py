@@ -40,8 +40,9 @@ CHIPDB, DATABASE = ("EDGEDEC_CHIPDB", "CHIPDB"), ("EDGEDEC_PRJXRAY_DB", "PRJXRAY
 FAMILY = "zynq7"  # folder of the device family in prjxray's database
 PROGRAMS = ("yosys", "nextpnr-xilinx", "fasm2frames", "xc7frames2bit")
 # Version of nextpnr-xilinx. An older one sets a port of RAMB36E1 of nine bits to eight, so that each ninth bit is read as 0
-# on the board (pull request 95 of openXC7/nextpnr-xilinx), drops the first content of shift registers (185), and places two
-# of them with different write enables into one SLICEM (186), which its router cannot route.
+# on the board (pull request 95 of openXC7/nextpnr-xilinx), and places two shift registers with different write enables into
+# one SLICEM (186), which its router cannot route. It may also drop their first content (185): that this version has the cure
+# follows from dates only.
 MINIMUM = (0, 9, 5)
 GET = (
     f"get openXC7 (https://github.com/openXC7/toolchain-nix), set {CHIPDB[0]} to nextpnr-xilinx's database of the device, "
