@@ -15,6 +15,9 @@ A device is found by its name, the name of a file in one of ``PACKAGES``, which 
 **options) -> Device``; nothing is registered anywhere. If a device needs an argument, its file has the constant
 ``ARGUMENT``: the name of the option whose value follows the device's name and a colon, as in "replay:FILE". The constant
 ``TAPS`` is True in the file of a device that runs programs whose configuration has ``taps``.
+
+A device may have members beside those of the protocol, which ``OPTIONAL`` names; one that stands in front of another device
+shows those of it.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from edgedec.host.install_hint import install_extra
 from edgedec.host.spelling import did_you_mean
 
 __all__ = [
+    "OPTIONAL",
     "PACKAGES",
     "Buffer",
     "Device",
@@ -44,6 +48,10 @@ __all__ = [
 ]
 
 PACKAGES = ("edgedec.runtime.devices", "edgedec.sim.devices")
+
+# Members that only some devices have: ``perform`` (edgedec.device_steps), the serial link and what its memory's calibration
+# found, and the name of the device that a replay stands for.
+OPTIONAL = ("perform", "link", "calibration", "recorded_name")
 
 Kind = Literal["simulated", "measured"]
 

@@ -23,6 +23,7 @@ __all__ = [
     "UnexpectedRegisterError",
     "Wait",
     "WriteRegister",
+    "one_by_one",
     "perform",
 ]
 
@@ -114,8 +115,11 @@ def perform(device: Device, steps: Sequence[Step]) -> list[int]:
         UnexpectedRegisterError: a register has another value than expected.
         DeviceError: the device does not answer.
     """
-    if isinstance(device, Performer):
-        return device.perform(steps)
+    return device.perform(steps) if isinstance(device, Performer) else one_by_one(device, steps)
+
+
+def one_by_one(device: Device, steps: Sequence[Step]) -> list[int]:
+    """Carry out steps as ``perform`` does, with a call of the device for each."""
     found = list[int]()
     for step in steps:
         if isinstance(step, Flush):

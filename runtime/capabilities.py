@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from edgedec.runtime.protocols import F32, I32, Draft, Drafter, Limits, Outcome, State, Target, TokenTree, Verifier
 
@@ -30,6 +30,7 @@ __all__ = [
     "StreamingTarget",
     "TappedDraft",
     "WeightReads",
+    "compiled_part",
 ]
 
 
@@ -172,3 +173,8 @@ class CompiledParts(ABC, Generic[P]):
     @abstractmethod
     def compiled(self) -> P | None:
         """The object that the loop takes in its place; None: rounds with it run in Python now."""
+
+
+def compiled_part(part: object) -> Any:
+    """Return what the compiled loop takes in the place of a part of a round; None if it knows none."""
+    return part.compiled if isinstance(part, CompiledParts) else None

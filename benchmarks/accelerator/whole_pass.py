@@ -33,7 +33,6 @@ __all__ = ["WholePass", "layer_ends", "random_model"]
 
 _SLICE = 10_000  # cycles between two looks at the instructions that have ended
 _CALIBRATED = 16  # tokens of the text with which the random model is calibrated
-_KEPT = ("cache", "output")  # regions that the accelerator writes
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 U8 = NDArray[np.uint8]
@@ -134,7 +133,9 @@ class WholePass:
                 memory.write(start, rows.place(place), codes[part, place, head].astype(np.int64))
         cache.commit(np.arange(past, dtype=np.int32))
         driver.length = past
-        driver.regions["cache"].put(verified.interpreter.cache)
+        beat_bytes, kept = program.config.beat_bytes, verified.interpreter.cache
+        for name, beats in program.cache_regions.items():
+            driver.regions[name].put(kept[beats.start * beat_bytes : beats.stop * beat_bytes])
 
 
 class _StoppedError(Exception):
@@ -203,11 +204,16 @@ class _State:
         arrays: dict[str, NDArray[Any]] = {
             "key": np.frombuffer(self._key.encode(), np.uint8),
             "simulation": np.frombuffer(self._simulation.save(), np.uint8),
-            **{f"region {name}": self._driver.regions[name].array for name in _KEPT},
+            **{f"region {name}": self._driver.regions[name].array for name in self._written},
             **{f"recorded {name}": np.concatenate(kept) for name, kept in self._items.items()},
         }
         with new_file(path) as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
+
+    @property
+    def _written(self) -> list[str]:
+        """Names of the regions that the accelerator writes."""
+        return [*self._driver.program.cache_regions, "output"]
 
     def _restore(self, path: Path) -> None:
         with np.load(path, allow_pickle=False) as kept:
@@ -216,7 +222,7 @@ class _State:
                     f"{path} is the state of another pass, program or simulation; remove it to start again"
                 )
             self._simulation.restore(kept["simulation"].tobytes())
-            for name in _KEPT:
+            for name in self._written:
                 self._driver.regions[name].array[:] = kept[f"region {name}"]
             self._drain()
             for name in TRACED_BITS:

@@ -4,7 +4,7 @@
         build.json      which build this is, its instruction set, and the hashes of its RTLIL and of every file
         report.json, report.html, floor_plan.svg (where a placement is known)
         program/        the compiled model
-        registers.rdl   the register map as SystemRDL
+        registers.rdl   the register maps as SystemRDL
         ...             the flow's project; what the maker's tools leave
 
 The folder appears whole, with everything that the maker's tools need; then these are run in it. What they leave is no part
@@ -38,7 +38,6 @@ from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import save_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import ISA_VERSION
-from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
 
 __all__ = ["MANIFEST", "BuildResult", "Synthesis", "build", "check_output", "code_hash"]
@@ -181,8 +180,9 @@ def _write(design: BoardDesign, flow: Flow, output: Path, identity: Mapping[str,
     """
     with ExitStack() as until_renamed, new_folder(output, MANIFEST) as folder:
         save_program(design.program, folder / "program")
-        (folder / "registers.rdl").write_text(REGISTER_MAP.systemrdl(), "utf-8")
         written = flow.write_project(design, folder, progress=progress)
+        maps = "".join(one.systemrdl() for one in written.register_maps)
+        (folder / "registers.rdl").write_text(maps, "utf-8")
         content = {
             "format": FORMAT,
             "version": VERSION,

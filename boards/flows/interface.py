@@ -4,7 +4,7 @@ names the flows of a family of devices, the default first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -13,6 +13,8 @@ from edgedec.board import FAMILIES, Board
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.host.spelling import did_you_mean
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.register_map import RegisterMap
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.plugins import load, names
 from edgedec.progress import Progress
 
@@ -50,10 +52,12 @@ class Written:
     Members:
         tools: versions of the tools that made it.
         rtlil_hash: hash of its RTLIL (``edgedec.hw.emit.stamping``), which the accelerator's register shows.
+        register_maps: all registers of the design.
     """
 
     tools: Mapping[str, str]
     rtlil_hash: int
+    register_maps: Sequence[RegisterMap] = (REGISTER_MAP,)
 
 
 @dataclass(frozen=True, kw_only=True)

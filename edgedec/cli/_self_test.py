@@ -88,7 +88,7 @@ def _steps(
                 program,
                 compiled.embedding,
                 lambda: known_answer(program, compiled.embedding) if there is None else there.known_answer,
-                gateware=gateware(device, options),
+                gateware=gateware(device, options, program.config),
                 progress=report,
             )
         finally:

@@ -134,7 +134,7 @@ def build_bitstream(
             progress=report,
         )
     deployed = _write_bundle(result, bundle, program, target)
-    data = _describe(result, deployed) | {"chat": _chat(model, target, board, configuration)}
+    data = _describe(result, deployed) | {"chat": _chat(model, target, board, configuration, output)}
     if json:
         print_json(data)
     else:
@@ -174,11 +174,11 @@ def _program(bundle: Bundle, config: AcceleratorConfig, report: Any) -> Program:
     return compile_model(integers, config, bundle=bundle.sha256)
 
 
-def _chat(model: str, target: Board, board: str, configuration: str) -> str | None:
+def _chat(model: str, target: Board, board: str, configuration: str, build: Path) -> str | None:
     """Return the command that talks to a loaded board; None for a board bundle."""
     if target.link != "uart":
         return None
-    return line_command(model, "/dev/ttyUSB0", board, configuration)
+    return line_command(model, "/dev/ttyUSB0", board, configuration, build)
 
 
 def _synthesis() -> Synthesis:

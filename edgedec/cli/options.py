@@ -369,14 +369,16 @@ def budget_bytes(text: str | None) -> int | None:
     return size
 
 
-def line_command(model: str, port: str, board: str, configuration: str) -> str:
+def line_command(model: str, port: str, board: str, configuration: str, build: Path | None = None) -> str:
     """Return the shell command that talks with a board at a serial port.
 
     Args:
         board, configuration: the options for which the board's accelerator was made.
+        build: folder of its build, which says which RTL the board must have; None: there is none.
     """
+    device = f"uart:{port}" if build is None or "," in str(build) else f"uart:{port},build={build}"
     more = [] if configuration == "board" else ["--configuration", configuration]
-    return shlex.join(["edgedec", "chat", "-m", str(model), "--device", f"uart:{port}", "--board", board, *more])
+    return shlex.join(["edgedec", "chat", "-m", str(model), "--device", device, "--board", board, *more])
 
 
 def resolve_model(name: str) -> Path:

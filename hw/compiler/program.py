@@ -14,8 +14,9 @@ from edgedec.errors import UnsupportedError
 from edgedec.graph.capacity import Capacity
 from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.lowering import Lowering
-from edgedec.hw.compiler.memory_image import REGION_BYTES, image_regions
+from edgedec.hw.compiler.memory_image import REGION_BYTES, cache_regions, image_regions, reached
 from edgedec.hw.compiler.output_places import first_tap_page, item_row_bytes, output_end, rows_end, tap_places
+from edgedec.hw.compiler.program_check import ProgramFault, executed, find_fault
 from edgedec.hw.compiler.queues import check_queues
 from edgedec.hw.compiler.taps import TapFacts
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
@@ -92,7 +93,7 @@ class Program:
         image: uint8 [whole beats], in logical order (edgedec.hw.isa.striping defines the physical one).
         input_beats, cache_beats: sizes of the buffers that the host provides.
         host: facts for the host.
-        region_bytes: most bytes of a region of the image.
+        region_bytes: most bytes of a region of the image, or of the cache.
     """
 
     config: AcceleratorConfig
@@ -150,8 +151,14 @@ class Program:
     @cached_property
     def image_regions(self) -> Mapping[str, range]:
         """Beats of the image in each of its buffers, which may lie anywhere, by their names in ``sizes``."""
-        beats = self.image.size // self.config.beat_bytes
-        return named_regions(self.instructions, beats, self.region_bytes // self.config.beat_bytes)
+        beats, most = self.image.size // self.config.beat_bytes, self.region_bytes // self.config.beat_bytes
+        return _named("image", image_regions(self.instructions, beats, most))
+
+    @cached_property
+    def cache_regions(self) -> Mapping[str, range]:
+        """Beats of the cache in each of its buffers, as ``image_regions``; a layer's keys and values are in one of them."""
+        most = self.region_bytes // self.config.beat_bytes
+        return _named("cache", cache_regions(self.instructions, self.config, self.cache_beats, most))
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -159,7 +166,7 @@ class Program:
         return {
             "program": len(self.code),
             **{name: len(beats) * self.config.beat_bytes for name, beats in self.image_regions.items()},
-            "cache": self.cache_bytes,
+            **{name: len(beats) * self.config.beat_bytes for name, beats in self.cache_regions.items()},
             "input": self.input_bytes,
             "output": self.output_bytes,
         }
@@ -186,25 +193,32 @@ class Program:
             raise KeyError(destination.name)
         return tuple(starts)
 
+    def fault(self) -> ProgramFault | None:
+        """Return the first fault that keeps the accelerator from giving the integers of the program's definition, or None.
+
+        Raises:
+            BundleError: see ``astray``.
+        """
+        stray = self.astray()
+        if stray is not None:
+            return ProgramFault(number=stray, reason="leaves its buffer")
+        passes = (executed(self.instructions[: self.commit], logits=logits) for logits in (True, False))
+        return next((fault for one in passes if (fault := find_fault(one, self.config)) is not None), None)
+
     def astray(self) -> int | None:
         """Return the number of the first instruction that reads or writes outside of its place in a buffer, or None.
 
         Raises:
             BundleError: an instruction needs a ring, or writes a value, and the accelerator does not.
         """
-        ends: Mapping[int, int] = {Base.IMAGE: self.image.size // self.config.beat_bytes, Base.INPUT: self.input_beats}
+        ends = {"image": self.image.size // self.config.beat_bytes, "cache": self.cache_beats}
         tapped = first_tap_page(self.config, self.host.vocab) * TAP_PAGE_BYTES  # end of the tapped values so far
         for number, one in enumerate(self.instructions):
-            heads = {
-                Opcode.CACHE: -(-one["heads"] // max(one["group"], 1)),
-                Opcode.COPY: one["heads"],
-                Opcode.ATTEND: one["kv_heads"],
-            }
-            if one.opcode == Opcode.READ:
-                inside = one["start"] + one["beats"] <= ends.get(one["base"], -1)
-            elif one.opcode in heads:
-                last = one["start"] + (2 * heads[one.opcode] - 1) * one["run"]
-                inside = last + self.config.cache_rows(one["ring"]).run <= self.cache_beats
+            place = reached(one, self.config)
+            if place is not None:
+                inside = one["start"] + place[1] <= ends[place[0]]
+            elif one.opcode == Opcode.READ:
+                inside = one["base"] == Base.INPUT and one["start"] + one["beats"] <= self.input_beats
             elif (places := tap_places(self.config, one)) is not None:
                 inside, tapped = places.begin == tapped, places.end
             else:
@@ -244,10 +258,9 @@ def ring_beats(instructions: Iterable[Instruction]) -> int:
     return sum(2 * one["heads"] * one["run"] for one in rings)
 
 
-def named_regions(instructions: Iterable[Instruction], beats: int, most: int) -> dict[str, range]:
-    """Return ``image_regions`` by the names of their buffers: "image", "image 2" and so on."""
-    regions = enumerate(image_regions(instructions, beats, most))
-    return {"image" if number == 0 else f"image {number + 1}": region for number, region in regions}
+def _named(name: str, regions: Iterable[range]) -> dict[str, range]:
+    """Return regions by the names of their buffers: "image", "image 2" and so on."""
+    return {name if number == 1 else f"{name} {number}": region for number, region in enumerate(regions, 1)}
 
 
 def rotations(lowering: Lowering) -> dict[str, Any]:
@@ -262,11 +275,12 @@ def rotations(lowering: Lowering) -> dict[str, Any]:
 def lowered_sizes(lowering: Lowering) -> Mapping[str, int]:
     """Return ``Program.sizes`` of a lowered model, before its image is made."""
     config, out = lowering.config, lowering.out
-    regions = named_regions(out.instructions, out.image.beats, lowering.region_bytes // config.beat_bytes)
+    most = lowering.region_bytes // config.beat_bytes
+    image = _named("image", image_regions(out.instructions, out.image.beats, most))
+    cache = _named("cache", cache_regions(out.instructions, config, lowering.cache_beats, most))
     return {
         "program": INSTRUCTION_BYTES * (1 + len(out.instructions)),
-        **{name: len(beats) * config.beat_bytes for name, beats in regions.items()},
-        "cache": lowering.cache_beats * config.beat_bytes,
+        **{name: len(beats) * config.beat_bytes for name, beats in (image | cache).items()},
         "input": out.input_beats * config.beat_bytes,
         "output": output_end(config, lowering.vocab, out.instructions),
     }
@@ -296,7 +310,8 @@ def compile_model(
         config: configuration of the accelerator.
         bundle: SHA-256 of the model's bundle.
         taps: names of values that the program writes beside logits; the configuration must have ``taps`` for them.
-        region_bytes: most bytes of a region of the image; larger matrices are read by several instructions.
+        region_bytes: most bytes of a region of the image, whose larger matrices are read by several instructions; and of the
+            cache, unless a layer has more.
 
     Raises:
         UnsupportedError: an operation cannot be lowered, a value cannot be written, or the program could stop the read

@@ -212,16 +212,16 @@ def _tap(content: Any) -> TapFacts:
 
 
 def _check_ranges(path: Path, program: Program) -> None:
-    """Check that the image is whole beats, that no instruction leaves its buffer, and that instructions write the taps."""
+    """Check that the image is whole beats, that no instruction has a fault, and that instructions write the taps."""
     beat_bytes = program.config.beat_bytes
     if program.image.size % beat_bytes:
         raise BundleError(f"{path / IMAGE}: {program.image.size} bytes are not whole beats of {beat_bytes}")
     try:
-        stray = program.astray()
+        fault = program.fault()
     except BundleError as error:
         raise BundleError(f"{path / CODE}: {error}") from None
-    if stray is not None:
-        raise BundleError(f"{path / CODE}: instruction {stray} leaves its buffer; compile the program again")
+    if fault is not None:
+        raise BundleError(f"{path / CODE}: instruction {fault.number} {fault.reason}; compile the program again")
     lost = [tap.name for tap in program.host.taps if not program.writes(tap)]
     if lost:
         raise BundleError(f"{path / CODE}: no instruction writes the tap {lost[0]!r}; compile the program again")

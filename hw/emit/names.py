@@ -28,7 +28,7 @@ _PARTIAL_PORT = re.compile(r"(?<=\\)port\$(\d+)\$(\d+)(?=\s)")
 
 def name_design(design: Design) -> None:
     """Replace the names of a design's submodules and signals; the names of its ports remain."""
-    _name_submodules(design, design.fragment, design.hierarchy)
+    _name_submodules(design, design.fragment, design.hierarchy, {name for name, *_ in design.ports})
     owners = _owners(design)
     for fragment, info in design.fragments.items():
         ports = {name for name, *_ in design.ports} if fragment is design.fragment else set()
@@ -45,12 +45,12 @@ def tidy_ports(text: str) -> str:
     return _PARTIAL_PORT.sub(r"bits_\1_\2", text)
 
 
-def _name_submodules(design: Design, fragment: Fragment, hierarchy: tuple[str, ...]) -> None:
-    """Name anonymous submodules by their classes, and number those of one name."""
+def _name_submodules(design: Design, fragment: Fragment, hierarchy: tuple[str, ...], ports: set[str]) -> None:
+    """Name anonymous submodules by their classes, and number those of one name, or of the name of one of ``ports``."""
     design.fragments[fragment].name = hierarchy
-    names = _numbered([name or _class_name(part) for part, name, _ in fragment.subfragments], set())
+    names = _numbered([name or _class_name(part) for part, name, _ in fragment.subfragments], ports)
     for (part, *_), name in zip(fragment.subfragments, names, strict=True):
-        _name_submodules(design, part, (*hierarchy, name))
+        _name_submodules(design, part, (*hierarchy, name), set())
 
 
 def _class_name(fragment: Fragment) -> str:

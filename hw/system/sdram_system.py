@@ -9,7 +9,7 @@ from amaranth.lib.wiring import Out, connect, flipped
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.control.register_block import RegisterBlock
-from edgedec.hw.isa.registers import BOARD_REGISTER_MAP, CAPTURE_PHASES, NOMINAL_PHASE
+from edgedec.hw.isa.registers import BOARD_REGISTER_MAP, CAPTURE_PHASES, NOMINAL_PHASE, REGISTER_MAP
 from edgedec.hw.memory.axi_crossing import AxiReadCrossing, AxiWriteCrossing
 from edgedec.hw.system.sdram.chip import SdramChip
 from edgedec.hw.system.sdram.controller import SdramController
@@ -46,6 +46,8 @@ class UartSystem(SerialSystem):
     Latency, Throughput: those of its parts.
     Source: derived here.
     """
+
+    register_maps = (REGISTER_MAP, BOARD_REGISTER_MAP)
 
     def __init__(
         self,

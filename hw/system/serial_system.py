@@ -10,7 +10,8 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.link_protocol import Identity
-from edgedec.hw.isa.registers import BOARD_OFFSET
+from edgedec.hw.isa.register_map import RegisterMap
+from edgedec.hw.isa.registers import BOARD_OFFSET, REGISTER_MAP
 from edgedec.hw.system.host_link import HostLink
 from edgedec.hw.system.register_split import RegisterSplit
 from edgedec.hw.system.uart import UartReceiver, UartTransmitter
@@ -47,6 +48,8 @@ class SerialSystem(CostedComponent):
         transmit: Out(1). Serial line to the host.
         interrupt: Out(1). Interrupt of the accelerator, for a lamp.
     """
+
+    register_maps: tuple[RegisterMap, ...] = (REGISTER_MAP,)  # all registers that the link reaches
 
     def __init__(
         self,

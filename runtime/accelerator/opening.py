@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,18 +13,23 @@ from edgedec.boards import find_board
 from edgedec.device import Device, device_argument, device_options, device_taps
 from edgedec.errors import DeviceError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import Program, laid_out
-from edgedec.hw.config import configuration_text
+from edgedec.hw.config import AcceleratorConfig, configuration_text
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress
 from edgedec.runtime.accelerator.board_manifest import MANIFEST
+from edgedec.runtime.accelerator.built_from import check_build, gateware_of_build
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.driver.identity import Gateware
 from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.runtime.driver.recording_file import check_recording
+from edgedec.runtime.driver.registers import Registers
 
-# Options that may follow the device's path, as in "uart:/dev/ttyUSB0,baud=115200", and their types.
-_SETTABLE: Mapping[str, Callable[[str], float]] = {"baud": int, "patience_s": float}
-_OPTION = re.compile(rf",({'|'.join(_SETTABLE)})=([^,]*)$")
+# Options that may follow the device's path, as in "uart:/dev/ttyUSB0,baud=115200", and their types; "build" is the folder of
+# the build that the device's RTL is of.
+_NUMBERS: Mapping[str, Callable[[str], float]] = {"baud": int, "patience_s": float}
+_BUILD = "build"
+_OPTION = re.compile(rf",({'|'.join((*_NUMBERS, _BUILD))})=([^,]*)$")
+_LOG = logging.getLogger(__name__)
 
 __all__ = ["bandwidth", "check_device", "gateware", "memory_model", "open_device"]
 
@@ -58,7 +64,9 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
     name, _, file = device.partition(":")
     known = device_options(name)
     argument = device_argument(name)
-    file, _ = _split(file, known)
+    file, settings = _split(file, known)
+    if _BUILD in settings:
+        check_build(settings[_BUILD])
     if bool(file) != (argument is not None):
         kind = {"recording": "file"}.get(argument or "", argument)
         usage = "no file: write " + name if kind is None else f"a {kind}: write {name}:{kind.upper()}"
@@ -75,31 +83,54 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
     return known
 
 
-def gateware(device: str, options: AcceleratorOptions) -> Gateware | None:
-    """Return what a device must have been built from: what the board bundle says, if the device gets its bitstream."""
-    bundle = options.board_bundle
-    if bundle is None or "bitstream" not in device_options(device.partition(":")[0]):
-        return None  # a simulation's RTL is this edgedec's, and not the bundle's
+def gateware(device: str, options: AcceleratorOptions, config: AcceleratorConfig) -> Gateware | None:
+    """Return what a board must have been built from, as ``build=`` of the device or else the board bundle says.
+
+    It is None for a simulation, whose RTL is this edgedec's, and for a board of whose build nothing is known.
+
+    Args:
+        config: the accelerator that the program is for.
+
+    Raises:
+        UsageError, BundleError, DeviceError: ``gateware_of_build`` raised it.
+    """
+    name, _, rest = device.partition(":")
+    known = device_options(name)
+    if not {"bitstream", "gateware"} & set(known):
+        return None
+    folder, bundle = _split(rest, known)[1].get(_BUILD), options.board_bundle
+    if folder is not None:
+        return gateware_of_build(folder, config)
+    if bundle is None:
+        return None
     return Gateware(rtlil_hash=bundle.rtlil_hash, file=bundle.path / MANIFEST, bitstream=bundle.bitstream)
 
 
-def _split(text: str, known: Sequence[str]) -> tuple[str, dict[str, float]]:
+def _split(text: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Split the text after a device's colon into a path and the values of options.
 
     Raises:
-        UsageError: a value is not a number, or not above 0.
+        UsageError: a value is not a number above 0, or no folder is named.
     """
-    settings: dict[str, float] = {}
-    while (match := _OPTION.search(text)) is not None and match[1] in known:
-        name, value = match.groups()
-        try:
-            number = _SETTABLE[name](value)
-        except ValueError:
-            number = 0
-        if not 0 < number < float("inf"):
-            raise UsageError(f"--device: {name} must be a number above 0, not {value!r}")
-        text, settings = text[: match.start()], {name: number, **settings}
+    settings: dict[str, Any] = {}
+    taken = {*known, *([_BUILD] if "gateware" in known else [])}
+    while (match := _OPTION.search(text)) is not None and match[1] in taken:
+        text, settings = text[: match.start()], {match[1]: _value(*match.groups()), **settings}
     return text, settings
+
+
+def _value(name: str, text: str) -> float | Path:
+    if name == _BUILD:
+        if not text:
+            raise UsageError("--device: build is empty; name the folder of the build")
+        return Path(text)
+    try:
+        number = _NUMBERS[name](text)
+    except ValueError:
+        number = 0
+    if not 0 < number < float("inf"):
+        raise UsageError(f"--device: {name} must be a number above 0, not {text!r}")
+    return number
 
 
 def open_device(device: str, program: Program, options: AcceleratorOptions, *, progress: Progress) -> Device:
@@ -108,10 +139,13 @@ def open_device(device: str, program: Program, options: AcceleratorOptions, *, p
     Raises:
         UsageError: ``check_device`` raised it.
         ToolError: ``edgedec.device.open_device`` raised it.
-        DeviceError: ``edgedec.device.open_device`` raised it, or the device has another configuration than the program.
+        BundleError: what ``build=`` names is damaged.
+        DeviceError: ``edgedec.device.open_device`` raised it, or the device has another configuration than the program, or
+            other RTL than its build.
     """
     known, (name, _, rest) = check_device(device, options), device.partition(":")
     file, settings = _split(rest, known)
+    built_from = gateware(device, options, program.config)
     if options.record is not None:
         check_recording(options.record)
     settable: dict[str, Any] = {
@@ -120,6 +154,7 @@ def open_device(device: str, program: Program, options: AcceleratorOptions, *, p
         "memory_bytes": laid_out(program.sizes, program.config.ports)[1],
         "progress": progress,
         "baud": find_board(options.board_name).baud,
+        "gateware": built_from,
         **settings,
     }
     argument = device_argument(name)
@@ -132,6 +167,14 @@ def open_device(device: str, program: Program, options: AcceleratorOptions, *, p
     try:
         if options.built:
             _check_configuration(opened, program, options, device)
+        if "gateware" in known and built_from is None and opened.kind == "measured":
+            _LOG.warning(
+                "nothing says which RTL %s must have, so its register rtlil_hash, %016x, is compared with nothing; write "
+                "--device %s,build=FOLDER with the folder of its build",
+                file,
+                Registers(opened).read("rtlil_hash"),
+                device,
+            )
         return opened if options.record is None else RecordingDevice(opened, options.record)
     except BaseException:
         opened.close()

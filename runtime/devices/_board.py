@@ -12,6 +12,7 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.handoff.read import Handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.devices._waiting import WaitClock, Waiter
+from edgedec.runtime.driver.identity import Gateware
 from edgedec.runtime.driver.lock import DeviceLock
 
 __all__ = ["FABRIC", "BoardDevice", "BoardParts", "MappedRegisters", "Words", "check_loaded"]
@@ -166,10 +167,14 @@ def check_loaded(registers: MappedRegisters, bitstream: Path, handoff: Handoff) 
     version = registers.read(_OFFSETS["isa_version"])
     if version != handoff.isa_version:
         raise _two_builds(bitstream, handoff, f"isa_version {version}", f"{handoff.isa_version}")
-    for name, expected in (("configuration_hash", handoff.configuration_hash), ("rtlil_hash", handoff.rtlil_hash)):
-        low, high = (registers.read(_OFFSETS[name] + 4 * word) for word in range(2))
-        if high << 32 | low != expected:
-            raise _two_builds(bitstream, handoff, f"{name} {high << 32 | low:016x}", f"{expected:016x}")
+    configuration, rtlil = (
+        registers.read(_OFFSETS[name]) | registers.read(_OFFSETS[name] + 4) << 32
+        for name in ("configuration_hash", "rtlil_hash")
+    )
+    if configuration != handoff.configuration_hash:
+        found = f"configuration_hash {configuration:016x}"
+        raise _two_builds(bitstream, handoff, found, f"{handoff.configuration_hash:016x}")
+    Gateware(rtlil_hash=handoff.rtlil_hash, file=handoff.path, bitstream=bitstream).check(rtlil)
 
 
 def _two_builds(bitstream: Path, handoff: Handoff, found: str, expected: str) -> DeviceError:

@@ -5,6 +5,7 @@ Times and counters are those of the recording, so its ``kind`` is that of the re
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.device import Kind
+from edgedec.device_steps import Step, one_by_one
 from edgedec.errors import BundleError, DeviceError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import REGISTER_MAP
@@ -94,6 +96,7 @@ class ReplayDevice:
 
     Members:
         recorded_name: name of the recorded device.
+        perform: carries out steps (edgedec.device_steps); only if the recorded device has it.
 
     Raises:
         DeviceError: (any method) the recording has another call at this place, or has ended.
@@ -106,6 +109,8 @@ class ReplayDevice:
         self._reader, header = reader, reader.header
         self.kind: Kind = header.kind
         self.clock_hz, self.recorded_name = header.clock_hz, header.device
+        if header.performs:  # a member of the device, so that only such a replay is a Performer
+            self.perform: Callable[[Sequence[Step]], list[int]] = lambda steps: one_by_one(self, steps)
         self._buffers: list[ReplayBuffer | None] = []
         self._step: RecordedStep | None = None  # last step that was read
         self._error: DeviceError | None = None  # error that every further call raises

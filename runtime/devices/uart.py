@@ -36,7 +36,9 @@ from edgedec.progress import Progress, silent
 from edgedec.runtime.devices._calibration import MemoryPhases, calibrated
 from edgedec.runtime.devices._link import Link, UnmetError
 from edgedec.runtime.driver.first_fit import FirstFit
+from edgedec.runtime.driver.identity import Gateware
 from edgedec.runtime.driver.lock import DeviceLock
+from edgedec.runtime.driver.registers import Registers
 
 __all__ = ["ARGUMENT", "UartBuffer", "UartDevice", "open_device"]
 
@@ -161,10 +163,9 @@ class UartDevice:
 
     name = "uart"
 
-    def __init__(
-        self, link: Link, lock: DeviceLock, progress: Progress = silent, *, calibration: MemoryPhases | None = None
-    ) -> None:
-        self.link, self._lock, self._progress, self.calibration = link, lock, progress, calibration
+    def __init__(self, link: Link, lock: DeviceLock, progress: Progress = silent) -> None:
+        self.link, self._lock, self._progress = link, lock, progress
+        self.calibration: MemoryPhases | None = None
         identity = link.identity
         self.kind: Kind = "simulated" if identity.simulated or link.pseudo else "measured"
         self.clock_hz = float(identity.clock_hz)
@@ -327,6 +328,7 @@ def open_device(
     port: Path,
     baud: int = 3_000_000,
     patience_s: float = 0.0,
+    gateware: Gateware | None = None,
     progress: Progress = silent,
 ) -> UartDevice:
     """Open the board on a serial port. No other process can use it until the device is closed.
@@ -337,17 +339,23 @@ def open_device(
         baud: baud rate for which the bitstream was built; it has no effect on a pseudo-terminal.
         patience_s: seconds without an answer after which a command is sent again; 0: half a second, or ten on a
             pseudo-terminal.
+        gateware: RTL that the board must have, which is compared before anything is written; None: not known.
         progress: called during long transfers.
 
     Raises:
-        DeviceError: the port does not exist, no device answers, another process uses it, or its memory fails a test.
+        DeviceError: the port does not exist, no device answers, another process uses it, its RTL is not ``gateware``, or its
+            memory fails a test.
         UsageError: the operating system does not support the baud rate.
     """
     lock = DeviceLock(f"uart-{port.resolve()}")
     try:
         link = Link(port, baud, patience_s)
         try:
-            return UartDevice(link, lock, progress, calibration=calibrated(link))
+            device = UartDevice(link, lock, progress)
+            if gateware is not None:
+                gateware.check(Registers(device).read("rtlil_hash"))
+            device.calibration = calibrated(link)
+            return device
         except BaseException:
             link.close()
             raise

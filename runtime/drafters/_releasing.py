@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from edgedec.runtime.capabilities import CompiledParts, TappedDraft
+from edgedec.runtime.capabilities import CompiledParts, TappedDraft, compiled_part
 from edgedec.runtime.drafters._text import NOTHING
 from edgedec.runtime.drafting import BatchedDraft, expanding, keep_taps, reading, take_taps, tapped
 from edgedec.runtime.loop.drafts import DraftHandle
@@ -109,7 +109,8 @@ class _ReleasingDraft(BatchedDraft, CompiledParts[DraftHandle]):
     @property
     def compiled(self) -> DraftHandle | None:
         """The compiled draft; None if it is not compiled, or released."""
-        return self.inner.compiled if isinstance(self.inner, CompiledParts) else None
+        part: DraftHandle | None = compiled_part(self.inner)
+        return part
 
     def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         if self.inner is None or self._waits:

@@ -28,7 +28,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.host.rate_limit import RateLimitedLog
 from edgedec.memory.plan import MemoryUse
 from edgedec.runtime import loop
-from edgedec.runtime.capabilities import CompiledParts, FilingDrafter
+from edgedec.runtime.capabilities import CompiledParts, FilingDrafter, compiled_part
 from edgedec.runtime.drafters import copy, model, ngram, stand
 from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.drafters._text import Confirmed
@@ -111,7 +111,7 @@ class _AutoDraft(BatchedDraft, CompiledParts[DraftHandle]):
     def compiled(self) -> DraftHandle | None:
         """The draft in the library; None if a candidate's is not compiled now."""
         drafts = [candidate.draft for candidate in self._candidates]
-        handles = [draft.compiled if isinstance(draft, CompiledParts) else None for draft in drafts]
+        handles: list[DraftHandle | None] = [compiled_part(draft) for draft in drafts]
         parts = [handle for handle in handles if handle is not None and handle.address]
         library = loop.load() if len(parts) == len(drafts) else None
         if library is None:

@@ -62,7 +62,8 @@ class Driver:
     Raises:
         DeviceError: the device is not an edgedec accelerator; its register map, instruction set, configuration or RTLIL is
             not that of the program or of ``gateware``; or its memory is too small.
-        UsageError: an instruction addresses memory outside its buffer, or the embedding has another shape.
+        UsageError: an instruction addresses memory outside its buffer, or has another ``fault`` of a program; or the
+            embedding has another shape.
     """
 
     def __init__(
@@ -86,9 +87,9 @@ class Driver:
         self._result_bytes = result_bytes(program.config)
         self._expected = ""  # event that ends the running or abandoned operation; empty: none runs
         self._interrupts = True  # False once an interrupt was missing
-        stray = program.astray()
-        if stray is not None:
-            raise UsageError(f"instruction {self._name(stray)} leaves its buffer; compile the program again")
+        fault = program.fault()
+        if fault is not None:
+            raise UsageError(f"instruction {self._name(fault.number)} {fault.reason}; compile the program again")
         check_identity(self.registers, program, gateware)
         self.reset()  # the previous user may have ended in the middle of a pass
         self.regions: dict[str, Region] = dict(regions(device, program))
@@ -130,12 +131,13 @@ class Driver:
         program, write = self.program, self.registers.write
         self._recover()
         image, beat_bytes = program.image_regions, program.config.beat_bytes
-        code, base = relocated(program, {name: self._region(name).address for name in image})
+        names = (*image, *program.cache_regions)
+        code, bases = relocated(program, {name: self._region(name).address for name in names})
         self._region("program").put(np.frombuffer(code, np.uint8))
         for name, beats in image.items():
             self._region(name).put(program.image[beats.start * beat_bytes : beats.stop * beat_bytes])
         for name, register in ADDRESS_REGISTERS.items():
-            write(register, base if name == "image" else self._region(name).address)
+            write(register, bases[name] if name in bases else self._region(name).address)
         write("program_bytes", len(program.code))
         write("watchdog_limit", watchdog_cycles(program))
         self.registers.write_fields("interrupt_enable", done=1, error=1, committed=1)

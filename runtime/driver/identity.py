@@ -36,7 +36,7 @@ class Gateware:
         if found != self.rtlil_hash:
             raise DeviceError(
                 f"register rtlil_hash reads {found:016x}, {self.file} says {self.rtlil_hash:016x}: another bitstream is "
-                f"loaded; load {self.bitstream}, or build it again with this edgedec"
+                f"loaded, or the file is of another build; load {self.bitstream}, or build it again with this edgedec"
             )
 
 

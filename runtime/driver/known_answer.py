@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from edgedec.errors import BundleError
 from edgedec.hw.isa.instructions import Instruction, Opcode
 from edgedec.runtime.driver.driver import BEST, Driver
+from edgedec.runtime.driver.regions import region_at
 
 __all__ = ["KnownAnswer", "compute_answer"]
 
@@ -93,7 +94,8 @@ def _rows(driver: Driver, of: Instruction, count: int) -> NDArray[np.uint8]:
     size = layout.beats(count) * config.beat_bytes
     found = []
     for run in range(2 * of["kv_heads"]):
-        start = (of["start"] + run * of["run"]) * config.beat_bytes
-        groups = driver.regions["cache"].logical(start, size).reshape(-1, layout.chunks, layout.positions, layout.chunk)
+        name, first = region_at(driver.program.cache_regions, of["start"] + run * of["run"])
+        content = driver.regions[name].logical(first * config.beat_bytes, size)
+        groups = content.reshape(-1, layout.chunks, layout.positions, layout.chunk)
         found.append(groups.transpose(0, 2, 1, 3).reshape(-1, config.head_dim)[:count])
     return np.stack(found)

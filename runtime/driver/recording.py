@@ -7,7 +7,8 @@ itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.device import Buffer, Device
+from edgedec.device import OPTIONAL, Buffer, Device
+from edgedec.device_steps import (
+    ExpectRegister,
+    Fetch,
+    Flush,
+    Performer,
+    ReadRegister,
+    Step,
+    UnexpectedRegisterError,
+    Wait,
+    WriteRegister,
+)
 from edgedec.errors import UsageError
 from edgedec.runtime.driver.recording_file import CHUNK_BYTES, Failure, Header, RecordingWriter, StepKind
 from edgedec.runtime.driver.registers import Registers
@@ -34,9 +46,10 @@ class RecordingDevice:
     A buffer is zeroed when it is allocated, because the recording would otherwise depend on the earlier contents of that
     memory. Data that the device wrote to a buffer must be invalidated before the host flushes the buffer: in coherent memory
     nothing else tells which side wrote a byte. A call that raises UsageError never reaches the device and is not recorded.
+    Steps that the device performs in one request are recorded as the calls that they stand for.
 
     Members:
-        device: the recorded device.
+        device: the recorded device, whose members of ``edgedec.device.OPTIONAL`` it has, too.
 
     Raises:
         UsageError: ``path`` exists and is not a recording.
@@ -48,10 +61,17 @@ class RecordingDevice:
         self.name, self.kind, self.clock_hz = device.name, device.kind, device.clock_hz
         configuration = Registers(device).read("configuration_hash")
         header = Header(
-            device=device.name, kind=device.kind, clock_hz=float(device.clock_hz), configuration=configuration
+            device=device.name,
+            kind=device.kind,
+            clock_hz=float(device.clock_hz),
+            configuration=configuration,
+            performs=isinstance(device, Performer),
         )
         self.writer = RecordingWriter(path, header)
         self._buffers = 0
+        for name in OPTIONAL:
+            if hasattr(device, name):
+                setattr(self, name, self._perform if name == "perform" else getattr(device, name))
 
     def read_register(self, offset: int) -> int:
         """Read a register and record the value."""
@@ -90,6 +110,58 @@ class RecordingDevice:
         finally:
             self.writer.close()
 
+    def _perform(self, steps: Sequence[Step]) -> list[int]:
+        """Let the device perform steps in one request, and record a call for each of them."""
+        device, calls = self.device, [_call(step) for step in steps]
+        assert isinstance(device, Performer)
+        for step in steps:
+            if isinstance(step, Flush):
+                _recorded(step.buffer).note_held()
+        if not self.writer.closed:
+            self.writer.write_out()
+        try:
+            found = device.perform([_inner(step) for step in steps])
+        except UsageError:
+            raise
+        except UnexpectedRegisterError as error:
+            # The steps before it were carried out. Of equal ones it is the first, because the same register is read twice.
+            last = steps.index(error.expect)
+            self._record_calls(steps[: last + 1], calls, [], {last: error.value})
+            raise
+        except BaseException as error:
+            if calls:  # nothing tells which step it was
+                self._record_failure(*calls[0], error)
+            raise
+        self._record_calls(steps, calls, found, {})
+        return found
+
+    def _record_calls(
+        self,
+        steps: Sequence[Step],
+        calls: Sequence[tuple[StepKind, tuple[Any, ...]]],
+        found: Sequence[int],
+        others: Mapping[int, int],
+    ) -> None:
+        """Record steps that were carried out.
+
+        Args:
+            found: values that the device gave for them.
+            others: values of registers that were expected to have others, by the number of the step.
+        """
+        answers = iter(found)
+        for number, (step, (kind, arguments)) in enumerate(zip(steps, calls, strict=False)):
+            answer = None
+            if isinstance(step, ExpectRegister):
+                answer = others.get(number, step.value)
+            elif isinstance(step, ReadRegister):
+                answer = next(answers)
+            elif isinstance(step, Wait):
+                answer = bool(next(answers))
+            elif isinstance(step, Fetch):
+                _recorded(step.buffer).note_changes(0, step.size_bytes)
+            if not self.writer.closed:
+                self.writer.add(kind, arguments, answer)
+
     def record(self, kind: StepKind, arguments: tuple[Any, ...], action: Callable[[], T]) -> T:
         """Perform an action and add its result or failure to the recording, unless the recording is closed."""
         try:
@@ -97,20 +169,28 @@ class RecordingDevice:
         except UsageError:
             raise
         except BaseException as error:
-            if not self.writer.closed:
-                failure = Failure.DEVICE if isinstance(error, Exception) else Failure.INTERRUPTED
-                self.writer.add(kind, arguments, failure=failure, text=str(error))
+            self._record_failure(kind, arguments, error)
             raise
         if not self.writer.closed:
             self.writer.add(kind, arguments, answer)
         return answer
 
+    def _record_failure(self, kind: StepKind, arguments: tuple[Any, ...], error: BaseException) -> None:
+        if not self.writer.closed:
+            failure = Failure.DEVICE if isinstance(error, Exception) else Failure.INTERRUPTED
+            self.writer.add(kind, arguments, failure=failure, text=str(error))
+
 
 class RecordedBuffer:
-    """A buffer of a recorded device. Changes by either side are recorded when the buffer is flushed or invalidated."""
+    """A buffer of a recorded device. Changes by either side are recorded when the buffer is flushed or invalidated.
+
+    Members:
+        buffer: the buffer of the recorded device.
+        number: its number in the recording.
+    """
 
     def __init__(self, recorder: RecordingDevice, buffer: Buffer, number: int) -> None:
-        self._recorder, self._buffer, self._number = recorder, buffer, number
+        self._recorder, self.buffer, self.number = recorder, buffer, number
         self._digests = zero_digests(buffer.array.size)
         # Contents at the last flush or invalidate. None before the first invalidate, which the largest buffers never have.
         self._seen: U8 | None = None
@@ -119,43 +199,47 @@ class RecordedBuffer:
     @property
     def array(self) -> U8:
         """The contents of the buffer, uint8 [bytes]."""
-        return self._buffer.array
+        return self.buffer.array
 
     @property
     def address(self) -> int:
         """The address on the device's bus."""
-        return self._buffer.address
+        return self.buffer.address
 
     def flush(self) -> None:
         """Flush the buffer, and record the hashes of chunks that the host has changed."""
+        self.note_held()
+        self._recorder.record(StepKind.FLUSH, (self.number,), self.buffer.flush)
+
+    def note_held(self) -> None:
+        """Record the hashes of chunks that the host has changed, before the buffer is flushed."""
         writer = self._recorder.writer
         if not writer.closed:
             for chunk, digest in enumerate(digests(self.array)):
                 if digest != self._digests[chunk]:
                     self._digests[chunk] = digest
-                    writer.add(StepKind.HELD, (self._number, chunk, digest))
+                    writer.add(StepKind.HELD, (self.number, chunk, digest))
         if self._seen is not None:
             self._seen[:] = self.array
-        self._recorder.record(StepKind.FLUSH, (self._number,), self._buffer.flush)
 
     def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
         """Invalidate a range of the buffer, and record the bytes that the device has changed in it."""
         size = self.array.size - start if size_bytes is None else size_bytes
 
         def action() -> None:
-            self._buffer.invalidate(start, size)
-            self._record_changes(start, start + size)
+            self.buffer.invalidate(start, size)
+            self.note_changes(start, start + size)
 
-        self._recorder.record(StepKind.INVALIDATE, (self._number, start, size), action)
+        self._recorder.record(StepKind.INVALIDATE, (self.number, start, size), action)
 
     def close(self) -> None:
         """Free the buffer. A second call does nothing."""
         if not self._released:
             self._released = True
-            self._recorder.record(StepKind.RELEASE, (self._number,), self._buffer.close)
+            self._recorder.record(StepKind.RELEASE, (self.number,), self.buffer.close)
 
-    def _record_changes(self, start: int, end: int) -> None:
-        """Record the bytes that the device has changed from ``start`` to ``end``."""
+    def note_changes(self, start: int, end: int) -> None:
+        """Record the bytes that the device has changed from ``start`` to ``end``, after the buffer was invalidated."""
         if self._seen is None:
             self._seen = np.zeros_like(self.array)
         writer = self._recorder.writer
@@ -163,9 +247,33 @@ class RecordedBuffer:
             new, old = (array[at : min(at + CHUNK_BYTES, end)] for array in (self.array, self._seen))
             for begin, stop in _changes(old, new):
                 if not writer.closed:
-                    arguments = (self._number, at + begin, stop - begin)
+                    arguments = (self.number, at + begin, stop - begin)
                     writer.add(StepKind.CHANGED, arguments, data=new[begin:stop].tobytes())
             old[:] = new
+
+
+def _recorded(buffer: Buffer) -> RecordedBuffer:
+    if not isinstance(buffer, RecordedBuffer):
+        raise UsageError("a step of a recorded device has a buffer of another device")
+    return buffer
+
+
+def _inner(step: Step) -> Step:
+    """Return a step for the recorded device."""
+    return replace(step, buffer=_recorded(step.buffer).buffer) if isinstance(step, Flush | Fetch) else step
+
+
+def _call(step: Step) -> tuple[StepKind, tuple[Any, ...]]:
+    """Return the kind and the arguments of the call that a step stands for."""
+    if isinstance(step, Flush):
+        return StepKind.FLUSH, (_recorded(step.buffer).number,)
+    if isinstance(step, Fetch):
+        return StepKind.INVALIDATE, (_recorded(step.buffer).number, 0, step.size_bytes)
+    if isinstance(step, WriteRegister):
+        return StepKind.WRITE, (step.offset, step.value)
+    if isinstance(step, Wait):
+        return StepKind.WAIT, (step.timeout_s,)
+    return StepKind.READ, (step.offset,)
 
 
 def digests(array: U8) -> Iterator[bytes]:

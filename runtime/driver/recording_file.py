@@ -46,6 +46,7 @@ _MOST_HEADER_BYTES = 1 << 14  # maximum size of the header
 _MOST_TEXT_BYTES = 4096  # maximum size of an error message
 _RAISED = 0x80  # bit of a step's code if the call raised an exception
 _HEADER_KEYS = ("created_by", "device", "kind", "clock_hz", "configuration")
+_PERFORMS = "performs"  # key of the header of a device that carries out several steps in one request, and of no other
 
 
 class StepKind(IntEnum):
@@ -107,12 +108,14 @@ class Header:
         kind: "simulated" or "measured".
         clock_hz: its clock frequency.
         configuration: hash of its ``AcceleratorConfig``.
+        performs: it carries out several steps in one request, which changes what its driver asks for.
     """
 
     device: str
     kind: Kind
     clock_hz: float
     configuration: int
+    performs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +158,7 @@ class RecordingWriter:
             "kind": header.kind,
             "clock_hz": header.clock_hz,
             "configuration": f"{header.configuration:016x}",
+            **({_PERFORMS: True} if header.performs else {}),
         }
         self._write(_START.pack(MAGIC, VERSION) + _framed(json.dumps(content).encode()))
 
@@ -404,8 +408,10 @@ def _checked_header(content: Any) -> Header:
     Raises:
         ValueError: the value is not a header; the message says why.
     """
-    if not isinstance(content, dict) or sorted(content) != sorted(_HEADER_KEYS):
-        raise ValueError(f"it must have {', '.join(_HEADER_KEYS)}")
+    if not isinstance(content, dict) or sorted({**content, _PERFORMS: True}) != sorted((*_HEADER_KEYS, _PERFORMS)):
+        raise ValueError(f"it must have {', '.join(_HEADER_KEYS)}, and may have {_PERFORMS}")
+    if content.get(_PERFORMS, True) is not True:
+        raise ValueError(f"{_PERFORMS} is {reprlib.repr(content[_PERFORMS])}")
     device, kind, clock_hz, configuration = (content[key] for key in _HEADER_KEYS[1:])
     if not isinstance(device, str) or not device.isprintable() or not 0 < len(device) <= 64:
         raise ValueError(f"device is {reprlib.repr(device)}")
@@ -415,4 +421,10 @@ def _checked_header(content: Any) -> Header:
         raise ValueError(f"clock_hz is {reprlib.repr(clock_hz)}")
     if not isinstance(configuration, str) or not re.fullmatch("[0-9a-f]{16}", configuration):
         raise ValueError(f"configuration is {reprlib.repr(configuration)}")
-    return Header(device=device, kind=kind, clock_hz=float(clock_hz), configuration=int(configuration, 16))
+    return Header(
+        device=device,
+        kind=kind,
+        clock_hz=float(clock_hz),
+        configuration=int(configuration, 16),
+        performs=_PERFORMS in content,
+    )

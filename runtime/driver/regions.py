@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from edgedec.device import Buffer, Device
 from edgedec.errors import DeviceError
+from edgedec.hw.compiler.memory_image import reached
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.isa.instructions import FIELDS, Base, Instruction, Opcode, pack_program
+from edgedec.hw.isa.instructions import FIELDS, Instruction, Opcode, pack_program
 from edgedec.hw.isa.striping import block_bytes, stripe, unstripe
 
-__all__ = ["ADDRESS_REGISTERS", "Region", "regions", "relocated"]
+__all__ = ["ADDRESS_REGISTERS", "Region", "region_at", "regions", "relocated"]
 
 # Name in ``Program.sizes`` -> register with the buffer's address.
 ADDRESS_REGISTERS = {
@@ -119,34 +120,44 @@ def _missing(name: str, sizes: Mapping[str, int], allocated: Mapping[str, Region
     )
 
 
-def relocated(program: Program, addresses: Mapping[str, int]) -> tuple[bytes, int]:
-    """Return a program's bytes for the places of its image's regions, and the value of image_address.
+def relocated(program: Program, addresses: Mapping[str, int]) -> tuple[bytes, Mapping[str, int]]:
+    """Return a program's bytes for the places of its regions, and the addresses of "image" and "cache" for the registers.
 
-    A READ is relative to image_address, which is the lowest of the regions; nothing but where it starts is changed.
+    An instruction is relative to one of them, which is the lowest of its regions; nothing but where it starts is changed.
 
     Args:
-        addresses: address of each of ``Program.image_regions``.
+        addresses: address of each of ``Program.image_regions`` and ``Program.cache_regions``.
 
     Raises:
         DeviceError: two regions are further apart than an instruction can say.
     """
-    base = min(addresses[name] for name in program.image_regions)
-    if len(program.image_regions) == 1:
-        return program.code, base
-    beat_bytes, regions = program.config.beat_bytes, list(program.image_regions.items())
-    firsts, moved = [beats.start for _, beats in regions], list[Instruction]()
+    kinds = {"image": program.image_regions, "cache": program.cache_regions}
+    bases = {kind: min(addresses[name] for name in regions) for kind, regions in kinds.items()}
+    if all(len(regions) == 1 for regions in kinds.values()):
+        return program.code, bases
+    beat_bytes, bits = program.config.beat_bytes, FIELDS[Opcode.READ]["start"]  # CACHE, COPY and ATTEND have as many
+    moved = list[Instruction]()
     for one in program.instructions:
-        if one.opcode == Opcode.READ and one["base"] == Base.IMAGE:
-            name, beats = regions[bisect_right(firsts, one["start"]) - 1]
-            start = (addresses[name] - base) // beat_bytes + one["start"] - beats.start
-            if start >> FIELDS[Opcode.READ]["start"]:
+        place = reached(one, program.config)
+        if place is not None:
+            name, first = region_at(kinds[place[0]], one["start"])
+            base = bases[place[0]]
+            start = (addresses[name] - base) // beat_bytes + first
+            if start >> bits:
                 raise DeviceError(
                     f"the {name} buffer at {addresses[name]:#x} is too far from {base:#x}, the lowest one: an instruction "
-                    f"reaches {beat_bytes << FIELDS[Opcode.READ]['start']} bytes; use the board's main memory"
+                    f"reaches {beat_bytes << bits} bytes; use the board's main memory"
                 )
             one = Instruction(one.opcode, {**one.fields, "start": start})
         moved.append(one)
-    return pack_program(program.header, moved), base
+    return pack_program(program.header, moved), bases
+
+
+def region_at(regions: Mapping[str, range], beat: int) -> tuple[str, int]:
+    """Return the name of the region that has a beat, and the beat's number in it."""
+    names = list(regions)
+    name = names[bisect_right([regions[one].start for one in names], beat) - 1]
+    return name, beat - regions[name].start
 
 
 def _check(name: str, address: int, size: int, block: int) -> None:

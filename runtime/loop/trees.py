@@ -67,6 +67,7 @@ class CompiledGrowth(NamedTuple):
         prices: True if the growth makes use of the seconds of passes.
         coupling: ``UNCOUPLED``, ``PROCESSED`` or ``RANDOM``, see ``Coupled``.
         measured: measurements, for ``DELAYED`` and ``HARDWARE``.
+        rounds: rounds that have this growth before the rule is asked again, if the limits stay; 0: those of a call.
     """
 
     policy: int
@@ -74,6 +75,7 @@ class CompiledGrowth(NamedTuple):
     prices: bool = False
     coupling: int = UNCOUPLED
     measured: Measurements | None = None
+    rounds: int = 0
 
 
 # (draft, limits of the tree, acceptance as in ``TreePolicy``) -> the growth; None: the library does not grow such a tree.

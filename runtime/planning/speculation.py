@@ -159,8 +159,12 @@ class SpecConfig:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the largest tree."""
-        return 1 if self.drafter == "none" or not self.writes.traits.guesses else self.tree_nodes or self.draft_max + 1
+        """Nodes of the largest tree: those of a path at most, if the policy's file says ``ONE_PATH``."""
+        if self.drafter == "none" or not self.writes.traits.guesses:
+            return 1
+        path = self.draft_max + 1
+        is_path = bool(self.policy) and getattr(load(POLICIES, self.policy), "ONE_PATH", False)
+        return min(self.tree_nodes, path) if is_path and self.tree_nodes else self.tree_nodes or path
 
 
 def create_drafter(

@@ -15,14 +15,14 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import CacheFullError, DeviceError
 from edgedec.runtime import loop
-from edgedec.runtime.capabilities import CertainVerifier, CompiledParts
+from edgedec.runtime.capabilities import CertainVerifier, compiled_part
 from edgedec.runtime.loop.drafts import NO_DRAFT, DraftHandle
 from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.loop.inputs import Lender, LendingState, LoopInputs
@@ -79,6 +79,7 @@ class CompiledText:
         speculates: whether there are guesses at all.
         passes: seconds of the last passes.
         steady: rounds of a call with guesses.
+        left: rounds that the growth of the last call is still for; 0: it was for that call.
         together: the texts of the last call, and this one.
     """
 
@@ -102,6 +103,8 @@ class CompiledText:
         self._costs, self._costs_age = np.zeros(max(nodes, draft.prices) + 1), _COSTS_AGE
         self.positions, self.passes = len(text) - 1, deque[float](maxlen=_MEMORY)
         self.steady, self._size = _WITH_GUESSES, request.limits
+        self._growth: CompiledGrowth | None = None
+        self.left = 0
         self.together: Together | None = None
         self.rounds = TextRounds(
             library,
@@ -120,7 +123,7 @@ class CompiledText:
 
     def has(self, draft: Draft) -> bool:
         """Return whether ``draft`` is still this text's. A drafter may have been released, or loaded again."""
-        part = _part(draft)
+        part = compiled_part(draft)
         return part is not None and part is self._draft()
 
     @property
@@ -138,8 +141,10 @@ class CompiledText:
             return None
         if not size.depth:
             return NextRounds(self, lent, length, 1, 0, _PLAIN)
-        growth = None if self._rule is None else self._rule(self.draft, size, accept)
-        if growth is None:
+        if self.left <= 0 or size != self._size:
+            self._growth = None if self._rule is None else self._rule(self.draft, size, accept)
+            self.left = 0 if self._growth is None else self._growth.rounds
+        if (growth := self._growth) is None:
             say_python("the policy does not grow such a tree in the library")
             return None
         prices = growth.prices or self.draft.prices
@@ -162,6 +167,7 @@ class CompiledText:
         """Yield the rounds of the last call after ``length`` tokens. Without speculation they have no tree."""
         rounds, device = self.rounds, done.seconds
         own = slice(done.begin, done.begin + done.rounds)
+        self.left = max(0, self.left - done.rounds)
         draft, verify = rounds.draft_seconds[own].tolist(), rounds.verify_seconds[own].tolist()
         commit, paths = rounds.commit_seconds[own].tolist(), rounds.path_sizes[own].tolist()
         ids = self._text[length : length + sum(paths)].tolist()
@@ -325,7 +331,7 @@ def _rounds(plans: Sequence[NextRounds]) -> int:
     if seconds <= 0 or (guesses and len(plans) > 1):  # the sizes of trees depend on what the other texts had
         return 1
     rounds = int(min(MOST_ROUNDS, 1 + seconds / max(1e-9, text.pass_seconds)))
-    return min(rounds, text.steady) if guesses else rounds
+    return min(rounds, text.steady, text.left or rounds) if guesses else rounds
 
 
 def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
@@ -405,9 +411,9 @@ def compiled_text(
         cost: expected duration of passes.
     """
     nodes = min(limits.nodes, request.tree_nodes or limits.nodes) if limits.depth else 1
-    library, lender = loop.load(), _part(target)
-    handle: DraftHandle | None = _part(draft) if limits.depth else NO_DRAFT
-    rule: GrowthRule | None = _part(request.policy)
+    library, lender = loop.load(), compiled_part(target)
+    handle: DraftHandle | None = compiled_part(draft) if limits.depth else NO_DRAFT
+    rule: GrowthRule | None = compiled_part(request.policy)
     if library is None:
         return None
     if lender is None:
@@ -418,7 +424,7 @@ def compiled_text(
         why = "log-probabilities are wanted"
     elif request.top_k:
         why = f"the target returns the {request.top_k} likeliest tokens in the place of rows"
-    elif not _part(request.verifier) or (isinstance(request.verifier, CertainVerifier) and not request.greedy):
+    elif not compiled_part(request.verifier) or (isinstance(request.verifier, CertainVerifier) and not request.greedy):
         why = f"the verifier {_name(request.verifier)} is not compiled"
     elif handle is None:
         why = "the drafter, or a draft model of it, is not compiled"
@@ -441,8 +447,3 @@ def say_python(why: str) -> None:
 def _name(part: object) -> str:
     """Return the name of the plug-in that a part of a round is from."""
     return type(part).__module__.rpartition(".")[2].lstrip("_")
-
-
-def _part(part: object) -> Any:
-    """Return what the loop takes in the place of a part of a round; None if it knows none."""
-    return part.compiled if isinstance(part, CompiledParts) else None

@@ -373,8 +373,8 @@ class _Module:
         check_taps(request.device, self.options, request.taps)
         positions = request.limits.positions
         model = prepare_model(bundle, self.options, positions, request.taps, progress=self.progress)
+        built_from, answer = gateware(request.device, self.options, model.program.config), None
         opened = open_device(request.device, model.program, self.options, progress=self.progress)
-        built_from, answer = gateware(request.device, self.options), None
         if built_from is not None and self.options.board_bundle is not None:
             answer = self.options.board_bundle.known_answer
         try:

@@ -12,8 +12,9 @@ from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth, GrowthRule, always
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 
-__all__ = ["create"]
+__all__ = ["ONE_PATH", "create"]
 
+ONE_PATH = True  # a plan has room for no more than the nodes of a path
 _COMPILED = always(CompiledGrowth(CHAIN))
 
 

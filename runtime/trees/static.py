@@ -113,7 +113,6 @@ class _Static(CompiledParts[GrowthRule]):
         self._shape: Shape = ()
         self._made_for = (0, 0)  # nodes and depth of the shape
         self._age = 0  # rounds since the shape was made
-        self._growth = CompiledGrowth(LEVELS)
 
     def sizes(self, limits: Limits, accept: F32) -> Sequence[TreeSize]:
         return shape_sizes(limits, accept)
@@ -124,10 +123,7 @@ class _Static(CompiledParts[GrowthRule]):
         return self._compiled_growth if self._rng is None else None
 
     def _compiled_growth(self, draft: DraftHandle, limits: Limits, accept: F32) -> CompiledGrowth:
-        levels = self._renewed(limits, accept)
-        if levels is not self._growth.levels:
-            self._growth = CompiledGrowth(LEVELS, levels)
-        return self._growth
+        return CompiledGrowth(LEVELS, shape(limits.nodes, limits.depth, accept.tolist()), rounds=_RENEW)
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         growth = Growth(draft, text, limits.nodes, self._rng)

@@ -138,8 +138,14 @@ class InterpreterDevice:
             self._begin(commits=doorbell == "commit")
 
     def _begin(self, *, commits: bool) -> None:
-        """Take all parameters from the registers."""
+        """Take all parameters from the registers.
+
+        Raises:
+            UsageError: a commit keeps no slots. The RTL moves nothing then, which its simulation takes for a fault.
+        """
         registers = self._registers
+        if commits and not registers["commit_slots"]:
+            raise UsageError("a commit of no slots (register commit_slots is 0) has nothing to move; leave it out")
         fields = {name: registers.field(REGISTER_MAP["pass_parameters"], name) for name in _PASS_FIELDS}
         self._request = PassRequest(
             commits=commits,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError
+from edgedec.hw.compiler.memory_image import reached
 from edgedec.hw.compiler.output_places import tap_places
 from edgedec.hw.compiler.program import HostFacts, Program, result_bytes
 from edgedec.hw.compiler.ternary_image import DamagedWeightsError
@@ -22,6 +24,7 @@ __all__ = ["DeviceBuffer", "PassOutcome", "PassRequest", "Runner"]
 
 U8 = NDArray[np.uint8]
 
+_BEYOND = 1 << 35  # a beat that no buffer has
 _WHOLE_ROWS = 2  # value of the register field "logits" that requests whole rows
 _COMMANDS = frozenset({Opcode.COPY, Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND})
 
@@ -71,6 +74,19 @@ class PassOutcome:
     descriptors: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Loaded:
+    """A program in memory.
+
+    Members:
+        cache: parts of its cache where they lie, in its order; bytes in whole blocks.
+    """
+
+    program: Program
+    interpreter: Interpreter
+    cache: Sequence[U8]
+
+
 class _FaultError(Exception):
     def __init__(self, cause: Cause, descriptor: int = 0, address: int = 0) -> None:
         super().__init__(cause.name)
@@ -85,17 +101,17 @@ class Runner:
 
     def __init__(self, config: AcceleratorConfig, memories: Sequence[DeviceBuffer]) -> None:
         self._config, self._memories = config, memories
-        self._kept: tuple[object, Program, Interpreter] | None = None
+        self._kept: tuple[object, _Loaded] | None = None
 
     def outcome(self, request: PassRequest, cycles: int) -> PassOutcome | None:
         """Run a request, and return its outcome; None if it takes more than ``cycles`` cycles. A beat takes one cycle."""
         try:
             self._check(request)
-            program, interpreter = self._loaded(request)
-            beats, descriptors = traffic(program, request)
+            loaded = self._loaded(request)
+            beats, descriptors = traffic(loaded.program, request)
             if beats > cycles:
                 return None
-            self._run(request, program, interpreter)
+            self._run(request, loaded)
         except _FaultError as fault:
             return fault.outcome
         return PassOutcome(cause=Cause.NONE, beats=beats, descriptors=descriptors)
@@ -120,8 +136,8 @@ class Runner:
         whole = striped[: striped.size // block_bytes(self._config.ports) * block_bytes(self._config.ports)]
         return unstripe(whole, ports=self._config.ports, port_bytes=self._config.port_bytes)
 
-    def _loaded(self, request: PassRequest) -> tuple[Program, Interpreter]:
-        """Return the program in memory and its interpreter."""
+    def _loaded(self, request: PassRequest) -> _Loaded:
+        """Return the program in memory, its interpreter and its cache."""
         held = {"program": self._at(request.addresses["program"])}
         for name in ("image", "kv", "input"):
             try:
@@ -131,13 +147,10 @@ class Runner:
                 raise self._missing_buffer(name, request, code, fault.outcome.address) from fault
         key = (request.addresses, request.program_bytes, self._versions(held))
         if self._kept is None or self._kept[0] != key:
-            program = self._program(
-                request.program_bytes,
-                {name: self._logical(content) for name, (_, content) in held.items() if name != "image"},
-                request.addresses["image"],
-            )
-            self._kept = key, program, Interpreter(program)
-        return self._kept[1:]
+            contents = {name: self._logical(held[name][1]) for name in ("program", "input")}
+            program, cache = self._program(request.program_bytes, contents, request.addresses)
+            self._kept = key, _Loaded(program=program, interpreter=Interpreter(program), cache=cache)
+        return self._kept[1]
 
     def _versions(self, held: Mapping[str, tuple[DeviceBuffer, U8]]) -> list[tuple[DeviceBuffer, int]]:
         """Return the versions of the buffers of a program: all but those that passes change."""
@@ -146,30 +159,36 @@ class Runner:
         kept = [one for one in self._memories if one in fixed or one not in changing]
         return [(one, one.version) for one in kept]
 
-    def _gathered(self, instructions: Sequence[Instruction], base: int) -> tuple[tuple[Instruction, ...], U8]:
-        """Return the instructions and the image that they read as if it lay in one buffer, where it lies in several.
+    def _gathered(
+        self, instructions: Sequence[Instruction], bases: Mapping[str, int]
+    ) -> tuple[tuple[Instruction, ...], dict[str, list[U8]]]:
+        """Return the instructions as if image and cache lay in one buffer each, and the parts of both where they lie.
 
-        A READ that begins in no buffer, or ends in another one, starts beyond the image.
+        An instruction that begins in no buffer, or ends in another one, starts beyond all parts.
+
+        Args:
+            bases: addresses to which those of the image and of the cache are relative.
         """
         block, beat_bytes = block_bytes(self._config.ports), self._config.beat_bytes
-        places = dict[int, int]()  # address of a buffer -> its first beat here
-        images, beats, gathered = list[U8](), 0, list[Instruction]()
+        places = dict[tuple[str, int], int]()  # kind and address of a part -> its first beat here
+        parts: dict[str, list[U8]] = {kind: [] for kind in bases}
+        gathered = list[Instruction]()
         for one in instructions:
-            if one.opcode == Opcode.READ and one["base"] == Base.IMAGE:
-                address = base + one["start"] * beat_bytes
+            place = reached(one, self._config)
+            if place is not None:
+                kind, base = place[0], bases[place[0]]
+                address, start = base + one["start"] * beat_bytes, _BEYOND
                 memory = next((m for m in self._memories if m.address <= address < m.address + m.bytes.size), None)
-                start = 1 << 35
-                if memory is not None and address + one["beats"] * beat_bytes <= memory.address + memory.bytes.size:
+                if memory is not None and address + place[1] * beat_bytes <= memory.address + memory.bytes.size:
                     begins = max(-(-memory.address // block) * block, base)  # blocks are aligned in memory
-                    if begins not in places:
-                        places[begins] = beats
-                        images.append(self._logical(memory.bytes[begins - memory.address :]))
-                        beats += images[-1].size // beat_bytes
-                    start = places[begins] + (address - begins) // beat_bytes
+                    if (kind, begins) not in places:
+                        places[kind, begins] = sum(part.size for part in parts[kind]) // beat_bytes
+                        whole = memory.bytes[begins - memory.address :]
+                        parts[kind].append(whole[: whole.size // block * block])
+                    start = places[kind, begins] + (address - begins) // beat_bytes
                 one = Instruction(one.opcode, {**one.fields, "start": start})
             gathered.append(one)
-        image = images[0] if len(images) == 1 else np.concatenate([*images, np.zeros(0, np.uint8)])
-        return tuple(gathered), image
+        return tuple(gathered), parts
 
     def _missing_buffer(self, name: str, request: PassRequest, code: bytes, address: int) -> _FaultError:
         """Return the hardware's error for a missing buffer, which names the first instruction that reads the buffer."""
@@ -180,10 +199,18 @@ class Runner:
         readers = (n for n, one in numbered if one.opcode in opcodes and (base is None or one["base"] == base))
         return _FaultError(Cause.READ, next(readers, 0), address)
 
-    def _program(self, size: int, held: Mapping[str, U8], base: int) -> Program:
-        """Return the program as the compiler made it, from the buffers ``held`` in logical order."""
+    def _program(self, size: int, held: Mapping[str, U8], addresses: Mapping[str, int]) -> tuple[Program, Sequence[U8]]:
+        """Return the program as the compiler made it, and the parts of its cache.
+
+        Args:
+            held: contents of the buffers for program and input, in logical order.
+            addresses: addresses of the others.
+        """
         instructions, commit = self._instructions(size, held["program"].tobytes())
-        instructions, image = self._gathered(instructions, base)
+        bases = {"image": addresses["image"], "cache": addresses["kv"]}
+        instructions, parts = self._gathered(instructions, bases)
+        images = [self._logical(part) for part in parts["image"]]
+        image = images[0] if len(images) == 1 else np.concatenate([*images, np.zeros(0, np.uint8)])
         heads = [one for one in instructions if one.opcode == Opcode.MATRIX and one["sink"] == Sink.LOGITS]
         program = Program(
             config=self._config,
@@ -192,7 +219,7 @@ class Runner:
             commit=commit,
             image=image,
             input_beats=held["input"].size // self._config.beat_bytes,
-            cache_beats=held["kv"].size // self._config.beat_bytes,
+            cache_beats=sum(part.size for part in parts["cache"]) // self._config.beat_bytes,
             host=HostFacts(
                 bundle="",
                 embedding="",
@@ -206,7 +233,7 @@ class Runner:
         stray = program.astray()
         if stray is not None:
             raise _FaultError(Cause.READ, stray)
-        return program
+        return program, parts["cache"]
 
     def _instructions(self, size: int, code: bytes) -> tuple[tuple[Instruction, ...], int]:
         """Check the header in the order of the hardware, and return the instructions and the first one of the commit."""
@@ -231,10 +258,13 @@ class Runner:
                 raise _FaultError(Cause.DESCRIPTOR, index) from error
         return tuple(decoded), commit
 
-    def _run(self, request: PassRequest, program: Program, interpreter: Interpreter) -> None:
+    def _run(self, request: PassRequest, loaded: _Loaded) -> None:
         """Run a request. Memory is written at the end, so that a run that Ctrl-C interrupted can be repeated."""
-        kv = self._at(request.addresses["kv"])[1]
-        interpreter.cache[:] = self._logical(kv)
+        interpreter = loaded.interpreter
+        ends = accumulate(part.size for part in loaded.cache)
+        parts = [(part, interpreter.cache[end - part.size : end]) for part, end in zip(loaded.cache, ends, strict=True)]
+        for part, rows in parts:
+            rows[:] = self._logical(part)
         try:
             if request.commits:
                 interpreter.commit(request.committed, request.accepted)
@@ -246,10 +276,10 @@ class Runner:
         except BundleError as error:
             raise _FaultError(Cause.DESCRIPTOR, interpreter.at) from error
         # The cache is written first, because one buffer may hold the results too if the device sees all of a board's memory.
-        laid = stripe(interpreter.cache, ports=self._config.ports, port_bytes=self._config.port_bytes)
-        kv[: laid.size] = laid
+        for part, rows in parts:
+            part[:] = stripe(rows, ports=self._config.ports, port_bytes=self._config.port_bytes)
         if not request.commits:
-            self._write_results(request, program, interpreter)
+            self._write_results(request, loaded.program, interpreter)
 
     def _write_results(self, request: PassRequest, program: Program, interpreter: Interpreter) -> None:
         size, taps = interpreter.output.size, program.tap_bytes

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edgedec.errors import BundleError, UsageError
 from edgedec.hw.compiler.constants import item_bytes
 from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.program_check import ProgramFault, executed, find_fault
 from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When, unpack_program
 from edgedec.sim.interpreter.attention import KvMemory, run_ranges
 from edgedec.sim.interpreter.matrices import WeightMemory
@@ -57,6 +58,7 @@ class Interpreter:
         self.output = np.zeros(program.output_bytes, np.uint8)
         self._cache = KvMemory(program.config.kv_layout, self.cache)
         self._weights = WeightMemory(keep_bytes)
+        self._faults: dict[bool, ProgramFault | None] = {}
         self.at = 0
 
     def run_pass(
@@ -87,6 +89,10 @@ class Interpreter:
         """
         registers = self._registers(slots, committed, mask, positions, logits)
         skipped = When.WITHOUT_LOGITS if logits else When.WITH_LOGITS
+        fault = self._fault(bool(logits))
+        if fault is not None:
+            self.at = fault.number
+            raise BundleError(f"instruction {fault.number} {fault.reason}; compile it again")
         units = Units(self.config, registers, self._weights, self._cache, self.output, trace)
         for index in range(len(self._instructions)):
             self.at, instruction, name = index, self._instructions[index], self._names[index]
@@ -102,6 +108,12 @@ class Interpreter:
             else:
                 units.issue(index, instruction, name)
         raise BundleError("the program ends without STOP; compile it again")
+
+    def _fault(self, logits: bool) -> ProgramFault | None:
+        """Return the first fault of the instructions of a pass with or without logits."""
+        if logits not in self._faults:
+            self._faults[logits] = find_fault(executed(self._instructions, logits=logits), self.config)
+        return self._faults[logits]
 
     def commit(self, committed: int, accepted: int) -> None:
         """Move the accepted slots of the last pass to the positions that follow the committed ones.

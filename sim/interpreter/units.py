@@ -251,10 +251,7 @@ class Units:
 
     def _added(self, job: _Issued, out: I64) -> I64:
         """Add a piece, or a whole vector that was normed, to its words of the residual, and return their new values."""
-        of = job.fields
         done = sum(one.shape[1] for one in self._sums)
-        if not of["norm_rows"] and of["start"] != done:
-            raise _fault(job.index, Opcode.MATRIX, f"it adds from element {of['start']} on, not from {done}")
         rows = self._residual[:, done:][:, : out.shape[1]]
         if rows.shape != out.shape:
             raise _fault(job.index, Opcode.MATRIX, f"it adds past the {self._config.hidden} elements of the residual")

@@ -115,12 +115,14 @@ class Verified:
     def _compare_cache(self, when: str) -> None:
         """Compare all bytes of keys and values, including those that later passes overwrite."""
         config = self.program.config
-        expected = stripe(self.interpreter.cache, ports=config.ports, port_bytes=config.port_bytes)
-        actual = self.driver.regions["cache"].fetched()[: expected.size]
-        if not np.array_equal(actual, expected):
-            at = int(np.flatnonzero(actual != expected)[0])
-            raise DeviceError(f"after {when}, byte {at} of the cache is {actual[at]}, not {expected[at]}")
-        self.compared["cache bytes"] += expected.size
+        for name, beats in self.program.cache_regions.items():
+            rows = self.interpreter.cache[beats.start * config.beat_bytes : beats.stop * config.beat_bytes]
+            expected = stripe(rows, ports=config.ports, port_bytes=config.port_bytes)
+            actual = self.driver.regions[name].fetched()[: expected.size]
+            if not np.array_equal(actual, expected):
+                at = int(np.flatnonzero(actual != expected)[0])
+                raise DeviceError(f"after {when}, byte {at} of the {name} is {actual[at]}, not {expected[at]}")
+            self.compared["cache bytes"] += expected.size
 
     def _compare_results(self, reference: Logits, n: int, logits: int) -> None:
         rows = np.arange(n, dtype=np.int32)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.device import Device, device_names, device_taps, open_device
+from edgedec.device import OPTIONAL, Device, device_names, device_taps, open_device
 from edgedec.device_steps import Performer, Step, Wait
 from edgedec.errors import DeviceError, UsageError
 from edgedec.graph.ops import Embed
@@ -31,6 +31,7 @@ from edgedec.reference.integer_profile.taps import TapRecorder
 from edgedec.runtime.accelerator.self_test import STEPS, known_answer, self_test
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.identity import Gateware
+from edgedec.runtime.driver.known_answer import compute_answer
 from edgedec.runtime.driver.limits import watchdog_cycles
 from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.schemes import TernaryScheme
@@ -203,6 +204,20 @@ def test_a_device_describes_itself(device: Device) -> None:
         device.read_register(2)
     with pytest.raises(UsageError, match="holds 32 bits"):
         device.write_register(0, 1 << 32)
+
+
+def test_a_recorded_device_shows_what_its_device_has(device: Device, tmp_path: Path) -> None:
+    """Check that no member beside those of the protocol is hidden, and that each that a device has is known as one."""
+    within = {"uart": {"exchange", "release"}, "interpreter": {"stalled"}}  # for a device's own buffers, and for tests
+    own = {name for name in dir(device) if not name.startswith("_")} - set(dir(Device)) - set(Device.__annotations__)
+    wrapping = {"device", "writer", "record"} if isinstance(device, RecordingDevice) else set()
+    if device.name != "sim":
+        assert own - within.get(device.name, set()) - wrapping <= set(OPTIONAL)
+    recorder = RecordingDevice(device, tmp_path / "recorded")
+    assert [name for name in OPTIONAL if hasattr(device, name)] == [
+        name for name in OPTIONAL if hasattr(recorder, name)
+    ]
+    assert isinstance(recorder, Performer) == isinstance(device, Performer)
 
 
 def test_registers_follow_the_table(driver: Driver) -> None:
@@ -485,12 +500,12 @@ class Scattered:
 
 @cache
 def divided() -> Program:
-    """Return the program with an image in regions of 640 bytes, each in a buffer of its own."""
+    """Return the program with image and cache in regions of 640 bytes, or of a layer, each in a buffer of its own."""
     return compile_model(MODEL, CONFIG, region_bytes=640)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_an_image_in_scattered_regions_computes_the_same(device: Device, seed: int) -> None:
+def test_image_and_cache_in_scattered_regions_compute_the_same(device: Device, seed: int) -> None:
     """Let the allocator give no larger piece than one block; some matrices are divided, too."""
     regions = divided().image_regions
     assert len(regions) > 10
@@ -501,6 +516,10 @@ def test_an_image_in_scattered_regions_computes_the_same(device: Device, seed: i
         addresses = [driver.regions[name].address for name in regions]
         assert addresses != sorted(addresses)
         assert driver.registers.read("image_address") == min(addresses)
+        of_layers = [driver.regions[name].address for name in divided().cache_regions]
+        assert len(of_layers) > 1
+        assert driver.registers.read("kv_address") == min(of_layers)
+        assert compute_answer(driver) == known_answer(program(), embedding())
         pair = Both(driver)
         pair.add([7, 14, 21, 28])
         pair.run([1, 2, 3, 4], [-1, 0, 0, 2])

@@ -22,6 +22,7 @@ from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import trees
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.planning.speculation import (
+    POLICIES,
     VERIFIERS,
     SpecConfig,
     create_policy,
@@ -376,6 +377,14 @@ def test_the_default_tree_is_one_that_the_verifier_takes(drafter: str, verifier:
         assert policy == ("dynamic" if exact else "chain")
         assert not traits.policies or policy in traits.policies
         assert replace(spec, policy=policy).policy == policy
+
+
+def test_a_policy_of_one_path_has_no_more_nodes_than_a_path() -> None:
+    sizes = {
+        name: SpecConfig(drafter="ngram", policy=name, draft_max=5, tree_nodes=32).nodes for name in names(POLICIES)
+    }
+    assert sizes == {name: 6 if name == "chain" else 32 for name in names(POLICIES)}
+    assert SpecConfig(drafter="ngram", policy="chain", draft_max=5, tree_nodes=4).nodes == 4
 
 
 def test_the_default_tree_goes_with_every_decoder() -> None:

@@ -119,7 +119,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     tools = {**check_yosys(), "amaranth-boards": _boards_version()}
     for name in ("rtl", "synthesis", "constraints"):
         (folder / name).mkdir()
-    clocks, rtlil_hash = _write_hardware(design, folder, within(progress, 0, 98))
+    clocks, written = _write_hardware(design, folder, within(progress, 0, 98))
     progress("project", 98, 100)
     (folder / "synthesis/system.ys").write_text(SYSTEM_SCRIPT, "utf-8")
     (folder / "synthesis/top.ys").write_text(_TOP, "utf-8")
@@ -137,7 +137,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
     (folder / "README.md").write_text(_readme(design), "utf-8")
     progress("project", 100, 100)
-    return Written(tools=tools, rtlil_hash=rtlil_hash)
+    return replace(written, tools=tools)
 
 
 def accelerator_of(config: AcceleratorConfig) -> Any:
@@ -153,8 +153,8 @@ def _boards_version() -> str:
     return version("amaranth-boards")
 
 
-def _write_hardware(design: BoardDesign, folder: Path, progress: Progress) -> tuple[Mapping[str, float], int]:
-    """System and top as RTLIL, and the constraints; gives the clocks, Hz, and the hash of the system's RTLIL."""
+def _write_hardware(design: BoardDesign, folder: Path, progress: Progress) -> tuple[Mapping[str, float], Written]:
+    """System and top as RTLIL, and the constraints; gives the clocks, Hz, and what is known of the system, without tools."""
     from edgedec.hw.emit.rtlil import to_rtlil
     from edgedec.hw.emit.stamping import read_stamp
 
@@ -167,7 +167,8 @@ def _write_hardware(design: BoardDesign, folder: Path, progress: Progress) -> tu
     for name, target in (("top.il", "rtl/board.il"), ("top.lpf", "constraints/board.lpf")):
         data = made[name]
         (folder / target).write_bytes(data.encode("utf-8") if isinstance(data, str) else data)
-    return dict(zip(top.domains, module.clocks(design.config).output_hz, strict=True)), read_stamp(text)
+    clocks = dict(zip(top.domains, module.clocks(design.config).output_hz, strict=True))
+    return clocks, Written(tools={}, rtlil_hash=read_stamp(text), register_maps=top.system.register_maps)
 
 
 def _key(folder: Path) -> str:

@@ -55,7 +55,7 @@ def find_top(board: Board) -> ModuleType:
     """The module ``NAME_top`` of this package, NAME being the board's without the size of its device, as ulx3s. It has
 
         TOP(config, accelerator, *, baud, module): the design for ``platform``; with a ``module``, the system is an
-            instance of it; has ``system``, a Component, and ``domains``, as ``edgedec.hw.emit.black_box.BlackBox``
+            instance of it; has ``system``, a SerialSystem, and ``domains``, as ``edgedec.hw.emit.black_box.BlackBox``
             takes them
         clocks(config): has ``output_hz`` of these domains; a UsageError if the board cannot make them
         platform(device): amaranth_boards' platform

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.program_check import executed as executed_by_pass
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import FIELDS, SIGNED, Destination, Instruction, Opcode, Sink, Source, When
 from edgedec.sim.interpreter.device_run import PassRequest, traffic
@@ -131,8 +132,8 @@ class RandomStream:
 
 def executed(stream: RandomStream, *, commit: bool = True) -> list[Instruction]:
     """Return the instructions that the pass executes, and those of the commit."""
-    program, skipped = stream.program, When.WITHOUT_LOGITS if stream.logits else When.WITH_LOGITS
-    of_pass = [one for one in program.instructions[: program.commit] if one["when"] != skipped]
+    program = stream.program
+    of_pass = [one for _, one in executed_by_pass(program.instructions, logits=bool(stream.logits))]
     return [*of_pass, *program.instructions[program.commit :]] if commit else of_pass
 
 

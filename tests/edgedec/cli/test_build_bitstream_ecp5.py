@@ -59,7 +59,8 @@ def test_a_build_makes_a_bitstream(edgedec: Edgedec, source: Path) -> None:
     assert "  sync: 83.21 MHz of 80, met" in lines
     assert "  memory: 151.50 MHz of 100, met" in lines
     assert any(line.split()[:3] == ["lut", "83,640", line.split()[2]] and line.endswith("1,234") for line in lines)
-    chat = f"edgedec chat -m '{source}' --device uart:/dev/ttyUSB0 --board ulx3s-85f --configuration {CONFIGURATION}"
+    device = "'uart:/dev/ttyUSB0,build=a build'"
+    chat = f"edgedec chat -m '{source}' --device {device} --board ulx3s-85f --configuration {CONFIGURATION}"
     assert lines[-1] == f"  {chat}"
     assert Path("a build/program/program.json").is_file()
     data = edgedec(*words(source), "--json").json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.cli._accelerator import accelerator_options
 from edgedec.device import open_device
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.link_protocol import LinkCommand
 from edgedec.runtime.accelerator.model import chosen_config
 from edgedec.runtime.accelerator.options import parse_configuration
 from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
@@ -120,6 +122,36 @@ def test_a_configuration_is_named_as_it_can_be_given(edgedec: Edgedec, bundle: P
     assert parse_configuration(configuration_text) == parse_configuration(text)
 
 
+def built(folder: Path, rtlil_hash: int, config: AcceleratorConfig) -> Path:
+    """Write what a build's folder says of its RTL."""
+    folder.mkdir()
+    content = {"identity": {"configuration": f"{config.hash:016x}"}, "rtlil_hash": f"{rtlil_hash:016x}"}
+    (folder / "build.json").write_text(json.dumps(content), "utf-8")
+    (folder / "ulx3s-85f.bit").write_bytes(b"bits")
+    return folder
+
+
+@pytest.mark.thorough
+def test_another_build_is_refused_before_a_register_is_written(edgedec: Edgedec, bundle: Path, tmp_path: Path) -> None:
+    """Answer with a hash of another build, from a board whose memory would be calibrated first."""
+    config = configuration(bundle)
+    inside = open_device("interpreter", config, rtlil_hash=7)
+    server = LinkServer(inside, memory_bytes=MEMORY, granule=config.port_bytes, good=range(3, 7))
+    folder = built(tmp_path / "a build", 8, config)
+    with PseudoTerminal(server.take) as terminal:
+        device = f"uart:{terminal.path},build={folder}"
+        outcome = edgedec("generate", "-m", bundle, "--device", device, *ASKED)
+        assert outcome.code == 3
+        said = f"rtlil_hash reads {7:016x}, {folder / 'build.json'} says {8:016x}: another bitstream is loaded"
+        assert said in outcome.stderr
+        assert f"load {folder / 'ulx3s-85f.bit'}" in outcome.stderr
+        assert {command for command, _ in server.executed} == {LinkCommand.IDENTIFY, LinkCommand.READ_REGISTER}
+        (folder / "build.json").write_text((folder / "build.json").read_text().replace(f"{8:016x}", f"{7:016x}"))
+        outcome = edgedec("generate", "-m", bundle, "--device", f"{device},baud=3000000", *ASKED)
+        assert outcome.code == 0, outcome.stderr
+    assert terminal.failure is None
+
+
 def test_a_longer_context_than_that_of_the_accelerator_is_refused(edgedec: Edgedec, bundle: Path, port: Path) -> None:
     outcome = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", "-c", "4096", *ASKED)
     assert outcome.code == 2
@@ -136,6 +168,8 @@ def test_a_longer_context_than_that_of_the_accelerator_is_refused(edgedec: Edged
         ("uart:/dev/nothing0,baud=-1", 2, "--device: baud must be a number above 0, not '-1'"),
         ("uart:/dev/nothing0,patience_s=nan", 2, "--device: patience_s must be a number above 0, not 'nan'"),
         ("uart:/dev/null", 3, "/dev/null is no serial port"),
+        ("uart:/dev/null,build=", 2, "--device: build is empty; name the folder of the build"),
+        ("uart:/dev/null,build=/nowhere", 2, "--device: build=/nowhere has no build.json and no board.json; name the"),
         ("uart:/dev", 3, "/dev cannot be opened: Is a directory"),
     ],
 )

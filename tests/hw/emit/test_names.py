@@ -69,6 +69,24 @@ def readable(text: str) -> None:
     assert [name for name in names if "$" in name or NAMELESS.fullmatch(name)] == []
 
 
+class Ringed(Component):
+    """Contain a submodule of the name of a port."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": In(4), "b": Out(4)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.a = inner = Adder()
+        m.d.comb += [inner.a.eq(self.a), self.b.eq(inner.b)]
+        return m
+
+
+def test_a_submodule_of_the_name_of_a_port_is_numbered() -> None:
+    text = to_rtlil(Ringed())
+    assert r"cell \top.a_0 \a_0" in text
+
+
 def test_every_name_says_what_it_is() -> None:
     text = to_rtlil(Outer())
     readable(text)

@@ -10,7 +10,7 @@ import pytest
 from edgedec.errors import ToolError, UsageError
 from edgedec.host.install_hint import install_extra
 from edgedec.hw.isa.register_map import VALUE, Access, Field, Register, RegisterMap
-from edgedec.hw.isa.registers import MAP_VERSION, REGISTER_MAP
+from edgedec.hw.isa.registers import BOARD_REGISTER_MAP, MAP_VERSION, REGISTER_MAP
 
 
 def field(name: str = VALUE, bits: int = 32, reset: int = 0) -> Field:
@@ -121,24 +121,26 @@ def test_the_offsets_of_the_driver_are_fixed() -> None:
     assert REGISTER_MAP["identity"].reset.to_bytes(4, "little") == b"edec"
 
 
-def compiled(text: str, folder: Path) -> Any:
+def compiled(text: str, folder: Path, name: str | None = None) -> Any:
+    """Return a map of a file, of which it is the only one without a name."""
     systemrdl = pytest.importorskip("systemrdl")
     path = folder / "map.rdl"
     path.write_text(text)
     compiler = systemrdl.RDLCompiler()
     compiler.compile_file(str(path))
-    return compiler.elaborate().top
+    return compiler.elaborate(name).top
 
 
 @pytest.mark.rtl
-def test_systemrdl_equals_the_table(tmp_path: Path) -> None:
-    top = compiled(REGISTER_MAP.systemrdl(), tmp_path)
-    assert top.inst_name == REGISTER_MAP.name
+@pytest.mark.parametrize("whole", [REGISTER_MAP, BOARD_REGISTER_MAP], ids=lambda one: one.name)
+def test_systemrdl_equals_the_table(tmp_path: Path, whole: RegisterMap) -> None:
+    top = compiled(REGISTER_MAP.systemrdl() + BOARD_REGISTER_MAP.systemrdl(), tmp_path, whole.name)
+    assert top.inst_name == whole.name
     nodes = {node.inst_name: node for node in top.registers()}
-    assert list(nodes) == [register.name for register in REGISTER_MAP.registers]
-    for entry in REGISTER_MAP.registers:
+    assert list(nodes) == [register.name for register in whole.registers]
+    for entry in whole.registers:
         node = nodes[entry.name]
-        assert node.raw_address_offset == REGISTER_MAP.offsets()[entry.name]
+        assert node.raw_address_offset == whole.offsets()[entry.name]
         assert node.get_property("regwidth") == 8 * entry.bytes
         if entry.count > 1:
             assert node.array_dimensions == [entry.count]

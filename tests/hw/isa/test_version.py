@@ -34,15 +34,16 @@ from edgedec.hw.isa.instructions import (
     unpack_program,
 )
 from edgedec.hw.isa.kv_layout import CacheRows, KvLayout
-from edgedec.hw.isa.registers import MAP_VERSION, REGISTER_MAP, Cause
+from edgedec.hw.isa.register_map import RegisterMap
+from edgedec.hw.isa.registers import BOARD_REGISTER_MAP, MAP_VERSION, REGISTER_MAP, Cause
 from edgedec.hw.isa.striping import physical_address
 
 ISA_DIGESTS = {
     2: "fdeafc9940108ebaa6bfaa5d4bfbc1fde171f14095950a943224bb21d7c32318"
 }  # digest of each version of the instruction set
 MAP_DIGESTS = {
-    2: "08b49805fa45d599865d40163ad485627f4ff6ffa8de5396a41a1ba1f66eed5e"
-}  # digest of each version of the register map
+    2: "4d4d65597498bb5a4d39e9f0e1beb60c3abd442fcbf48d36c9d4687477881000"
+}  # digest of each version of the register maps
 
 
 def isa_declared() -> Any:
@@ -84,7 +85,7 @@ def sampled(beat_bytes: int, head_dim: int, chunk: int) -> Any:
 
 
 def map_declared() -> Any:
-    """Return the register map without its descriptions and its versions, and the causes of errors."""
+    """Return both register maps without their descriptions and their versions, and the causes of errors."""
     lines = [
         [
             one.name,
@@ -94,7 +95,7 @@ def map_declared() -> Any:
             [(field.name, field.bits) for field in one.fields],
             one.enabled_by,
         ]
-        for one in REGISTER_MAP.registers
+        for one in (*REGISTER_MAP.registers, *BOARD_REGISTER_MAP.registers)
     ]
     return [lines, {cause.name: int(cause) for cause in Cause}]
 
@@ -143,9 +144,16 @@ def test_a_moved_field_fails_with_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
         test_the_instruction_set_changes_with_its_version_only()
 
 
-def test_a_moved_register_fails_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = [replace(one, offset=0x58) if one.name == "commit_slots" else one for one in REGISTER_MAP.registers]
-    monkeypatch.setitem(globals(), "REGISTER_MAP", replace(REGISTER_MAP, registers=tuple(moved)))
+@pytest.mark.parametrize(
+    ("name", "register", "offset"),
+    [("REGISTER_MAP", "commit_slots", 0x58), ("BOARD_REGISTER_MAP", "memory_status", 0x80C)],
+)
+def test_a_moved_register_fails_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, name: str, register: str, offset: int
+) -> None:
+    whole: RegisterMap = globals()[name]
+    moved = [replace(one, offset=offset) if one.name == register else one for one in whole.registers]
+    monkeypatch.setitem(globals(), name, replace(whole, registers=tuple(moved)))
     with pytest.raises(pytest.fail.Exception, match=r'raise MAP_VERSION there, and write \d+: "[0-9a-f]{64}"'):
         test_the_register_map_changes_with_its_version_only()
 

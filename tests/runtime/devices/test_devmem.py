@@ -106,7 +106,7 @@ def test_an_empty_fabric_is_never_accessed(tmp_path: Path) -> None:
 def test_another_bitstream_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     device = InterpreterDevice(CONFIG, rtlil_hash=5)
     before = device.read_register(REGISTER_MAP["status"].offset)
-    with pytest.raises(DeviceError, match="holds rtlil_hash 0000000000000005"):
+    with pytest.raises(DeviceError, match=r"register rtlil_hash reads 0000000000000005, .*hwh says"):
         open_devmem(CONFIG, tmp_path, device=device)
     assert device.read_register(REGISTER_MAP["status"].offset) == before
     open_devmem(CONFIG, tmp_path).close()  # the lock is free

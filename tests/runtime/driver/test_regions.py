@@ -14,7 +14,7 @@ from edgedec.hw.compiler.program import compile_model
 from edgedec.hw.isa.instructions import FIELDS, Opcode, unpack_program
 from edgedec.hw.isa.striping import block_bytes, stripe
 from edgedec.runtime.driver.driver import BEST, WHOLE_ROWS, Driver
-from edgedec.runtime.driver.regions import Region, relocated
+from edgedec.runtime.driver.regions import Region, region_at, relocated
 from edgedec.sim.devices.interpreter import InterpreterBuffer, InterpreterDevice
 from edgedec.sim.machine.arena import ArenaBuffer
 from tests.runtime.driver.support.bench_session import MODEL, embedding, ids, program
@@ -82,14 +82,17 @@ def test_only_the_read_part_of_results_is_fetched(monkeypatch: pytest.MonkeyPatc
 def test_regions_that_an_instruction_cannot_reach_are_refused() -> None:
     """Put the second region so far from the first one that no READ can begin there, and just near enough."""
     divided = compile_model(MODEL, CONFIG, region_bytes=640)
-    addresses = {name: 8192 * number for number, name in enumerate(divided.image_regions)}
-    reach = CONFIG.beat_bytes << FIELDS[Opcode.READ]["start"]
-    far = {**addresses, "image 2": reach}
-    with pytest.raises(DeviceError, match=rf"the image 2 buffer at {reach:#x} is too far from 0x0, the lowest one"):
-        relocated(divided, far)
-    code, base = relocated(divided, {**addresses, "image 2": reach - 8192})
+    names = (*divided.image_regions, *divided.cache_regions)
+    addresses = {name: 8192 * number for number, name in enumerate(names)}
+    reach, first = CONFIG.beat_bytes << FIELDS[Opcode.READ]["start"], addresses["cache"]
+    for name, base in (("image 2", 0), ("cache 2", first)):
+        far = {**addresses, name: base + reach}
+        said = rf"the {name} buffer at {base + reach:#x} is too far from {base:#x}, the lowest one"
+        with pytest.raises(DeviceError, match=said):
+            relocated(divided, far)
+    code, bases = relocated(divided, {**addresses, "image 2": reach - 8192, "cache 2": first + reach - 8192})
     _, moved = unpack_program(code)
-    assert base == 0
+    assert bases == {"image": 0, "cache": first}
     changed = [(one, before) for one, before in zip(moved, divided.instructions, strict=True) if one != before]
     assert changed
     assert all({**one.fields, "start": 0} == {**before.fields, "start": 0} for one, before in changed)
@@ -97,4 +100,19 @@ def test_regions_that_an_instruction_cannot_reach_are_refused() -> None:
 
 def test_an_image_of_one_region_leaves_the_program_as_it_is() -> None:
     program = compile_model(MODEL, CONFIG)
-    assert relocated(program, {"image": 8192}) == (program.code, 8192)
+    assert relocated(program, {"image": 8192, "cache": 0}) == (program.code, {"image": 8192, "cache": 0})
+
+
+def test_a_layer_stays_in_one_region_of_the_cache() -> None:
+    """Check that the regions are the whole cache, and each layer's keys and values lie in one of them."""
+    whole, divided = (compile_model(MODEL, CONFIG, region_bytes=size) for size in (MEBI, 640))
+    assert dict(whole.cache_regions) == {"cache": range(whole.cache_beats)}
+    regions = list(divided.cache_regions.values())
+    assert list(divided.cache_regions) == ["cache", *(f"cache {n + 1}" for n in range(1, len(regions)))]
+    assert [beat for region in regions for beat in region] == list(range(divided.cache_beats))
+    layers = [one for one in divided.instructions[divided.commit :] if one.opcode == Opcode.COPY]
+    assert len(regions) == len(layers) > 1
+    for region, one in zip(regions, layers, strict=True):
+        assert (region.start, len(region)) == (one["start"], 2 * one["heads"] * one["run"])
+        assert region_at(divided.cache_regions, one["start"] + 1)[1] == 1
+    assert divided.sizes["cache 2"] == len(regions[1]) * CONFIG.beat_bytes

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from itertools import combinations_with_replacement, product
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec import demo
 from edgedec.runtime.drafting import alone
+from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Limits
+from edgedec.runtime.rounds.adaptive import Adaptive
+from edgedec.runtime.session.session import Session
 from edgedec.runtime.trees import chain, delayed, static
 from tests.runtime.trees.support.fake_draft import TEXT, FakeCost, FakeDraft, paths_of, table
 
@@ -226,3 +231,24 @@ def test_sizes_follow_the_acceptance_and_not_the_one_before() -> None:
         first = policy.sizes(limits, np.full((3, 2), rate, np.float32))[0]
         assert first == (2, 1, 1 + rate)
     assert not policy.sizes(Limits(nodes=1, depth=0, positions=64), np.zeros((0, 2), np.float32))
+
+
+@pytest.mark.thorough
+def test_a_session_renews_a_shape_every_four_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of the compiled loop has more rounds than a shape is for."""
+    shapes: list[static.Shape] = []
+    find = static.shape
+
+    def found(*arguments: Any) -> static.Shape:
+        shapes.append(find(*arguments))
+        return shapes[-1]
+
+    monkeypatch.setattr(static, "shape", found)
+    monkeypatch.setattr(Adaptive, "_judge", lambda self: None)
+    monkeypatch.setattr(Adaptive, "size", lambda self, policy, limits, past: limits)
+    spec = SpecConfig(drafter="copy", policy="static", draft_max=3, tree_nodes=4)
+    with Session.open(demo.bundle_path("demo"), ctx_size=256, spec=spec, threads=1) as session:
+        answer = session.generate("Tim saw a dog. Tim saw", n_predict=120, ignore_eos=True)
+    rounds = answer.timings.rounds.count
+    assert rounds > 40
+    assert rounds / 4 <= len(shapes) <= rounds / 4 + 2

@@ -73,7 +73,7 @@ def test_an_addition_that_does_not_begin_where_the_last_one_ended_is_refused() -
         replace(one, fields={**one.fields, "start": 1}) if one.opcode == Opcode.MATRIX else one
         for one in stream.program.instructions
     ]
-    with pytest.raises(BundleError, match="it adds from element 1 on, not from 0"):
+    with pytest.raises(BundleError, match=r"instruction \d+ adds from element 1 of the residual on, not from 0"):
         interpreted(replace(stream, program=replace(stream.program, instructions=tuple(changed))))
 
 

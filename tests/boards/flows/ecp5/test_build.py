@@ -33,6 +33,7 @@ from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedErro
 from edgedec.host.install_hint import install_extra
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
+from edgedec.hw.isa.registers import BOARD_REGISTER_MAP, REGISTER_MAP
 from edgedec.hw.plan.estimate import estimate
 from tests.boards.flows.ecp5.support import fake_tools
 from tests.boards.flows.ecp5.support.fake_tools import BOARD, SIZES
@@ -76,6 +77,12 @@ def calls(log: Path) -> list[str]:
     names = [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
     log.unlink(missing_ok=True)
     return names
+
+
+def test_the_registers_beside_the_accelerator_are_written_too(program: Program, output: Path) -> None:
+    build(BOARD, program, output, run=False)
+    expected = REGISTER_MAP.systemrdl() + BOARD_REGISTER_MAP.systemrdl()
+    assert (output / "registers.rdl").read_text("utf-8") == expected
 
 
 def test_every_file_is_written(program: Program, output: Path, log: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from edgedec.board import Board
 from edgedec.boards import find_board
 from edgedec.boards.flows.ecp5 import project
-from edgedec.boards.flows.interface import BoardDesign
+from edgedec.boards.flows.ecp5.tops import find_top
+from edgedec.boards.flows.interface import BoardDesign, Written
 
 BOARD: Board = find_board("ulx3s-85f")
 SIZES = {"beat_bytes": 4, "ports": 1, "slots": 1, "ultra": False, "clock_hz": 80_000_000}
@@ -107,13 +108,15 @@ RTLIL_HASH = 0x1111_2222_3333_4444
 def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the writer of the real one, which takes seconds; test_bitstream.py uses it."""
 
-    def write(design: BoardDesign, folder: Path, progress: object = None) -> tuple[Mapping[str, float], int]:
+    def write(design: BoardDesign, folder: Path, progress: object = None) -> tuple[Mapping[str, float], Written]:
         (folder / "rtl/accelerator_system.il").write_text(
             f"system {design.config.hash:016x} {design.config.clock_hz}\n"
         )
         (folder / "rtl/board.il").write_text("board\n")
         (folder / "constraints/board.lpf").write_text("pins\n")
-        return {"sync": design.config.clock_hz, "memory": 100e6}, RTLIL_HASH
+        maps = find_top(design.board).TOP(design.config, None, baud=design.board.baud).system.register_maps
+        written = Written(tools={}, rtlil_hash=RTLIL_HASH, register_maps=maps)
+        return {"sync": design.config.clock_hz, "memory": 100e6}, written
 
     monkeypatch.setattr(project, "_write_hardware", write)
 
