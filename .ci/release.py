@@ -1,6 +1,6 @@
 """Build what is released into dist/, check it, and print files, hashes and checks: ``make release``.
 
-Usage: ``.ci/release.py [--machines x86_64,aarch64] [--twice] [--pythons 3.11,...]``. The files are an sdist of the last
+Usage: ``.ci/release.py [--machines x86_64,aarch64] [--twice] [--pythons 3.10,...]``. The files are an sdist of the last
 commit and, from that sdist, a wheel ``py3-none-manylinux_2_X`` for each machine. Their bytes follow from the commit, the
 compiler and the tools: times are the commit's, names are sorted. ``--twice`` builds everything again in another folder and
 compares; ``--check`` builds nothing, and checks what is in dist/.
@@ -20,6 +20,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import release_checks as checks
@@ -32,6 +33,7 @@ WORK = ROOT / "build" / "release"
 FLAGS = ("-static-libstdc++", "-Wl,--gc-sections", "-Wl,--exclude-libs,ALL", "-s")
 COMPILERS = {"x86_64": "g++", "aarch64": "aarch64-linux-gnu-g++"}
 PACKAGES = {"x86_64": "g++", "aarch64": "g++-aarch64-linux-gnu"}  # Debian's names
+PYTHONS = "3.10,3.11,3.12,3.13,3.14"  # the least that the package states, and all newer ones
 
 
 class MissingToolError(Exception):
@@ -94,9 +96,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", default=",".join(COMPILERS), help="machines whose wheels are built")
     parser.add_argument("--twice", action="store_true", help="build everything again and compare the bytes")
-    parser.add_argument(
-        "--pythons", default="3.11,3.12,3.13,3.14", help="versions that the wheel of this machine is tried on"
-    )
+    parser.add_argument("--pythons", default=PYTHONS, help="versions that the wheel of this machine is tried on")
     parser.add_argument("--check", action="store_true", help="build nothing")
     options = parser.parse_args()
     machines = options.machines.split(",")

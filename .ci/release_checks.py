@@ -17,6 +17,8 @@ from pathlib import Path
 
 from release_archives import library_needs, needed_glibc, unpack
 
+from tests.support.pythons import find_python
+
 Result = tuple[str, str, str]
 
 MOST_BYTES = 20_000_000
@@ -140,7 +142,7 @@ def runs(paths: Sequence[Path], root: Path, work: Path, python: Path, versions: 
     expected = json.loads(text)["text"]
     uv, made = python.with_name("uv"), list[Path]()
     for version in versions:
-        name, interpreter = f"Python {version}", _interpreter(version)
+        name, interpreter = f"Python {version}", find_python(version)
         if interpreter is None:
             yield "skipped", name, f"there is no python{version} on the PATH or among pyenv's versions"
             continue
@@ -157,14 +159,6 @@ def runs(paths: Sequence[Path], root: Path, work: Path, python: Path, versions: 
     if made:
         yield _old_processor(expected, made[0], work / f"home{made[0].name.removeprefix('python')}")
     yield _uv_tool(expected, uv, wheel, made[-1] / "bin" / "python" if made else Path(sys.executable), work)
-
-
-def _interpreter(version: str) -> Path | None:
-    """Return the newest Python of a version, such as 3.12."""
-    if (found := shutil.which(f"python{version}")) and output(found, "-c", "import venv")[0]:
-        return Path(found)
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    return max(pyenv.glob(f"versions/{version}.*/bin/python{version}"), default=None)
 
 
 def _same(name: str, expected: str, *command: str | Path, home: Path, fresh: bool = True) -> Result:

@@ -7,12 +7,14 @@ import csv
 import hashlib
 import importlib
 import io
+import platform
 import re
 import shutil
 import subprocess
 import tarfile
 import tomllib
 import zipfile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,27 @@ def test_another_text_fails(checks: Any, tmp_path: Path) -> None:
     program.chmod(0o755)
     assert checks._same("n", "b", program, home=tmp_path / "home")[0] == "ok"
     assert checks._same("n", "a", program, home=tmp_path / "home") == ("FAILED", "n", "another text: 'b'")
+
+
+def test_every_python_that_the_package_states_is_tried(project_root: Path, archives: Any) -> None:
+    project = tomllib.loads((project_root / "pyproject.toml").read_text("utf-8"))["project"]
+    stated = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    tried = importlib.import_module("release").PYTHONS.split(",")
+    assert project["requires-python"] == f">={tried[0]}"
+    assert tried[: len(stated)] == stated
+
+
+def test_a_python_that_is_not_here_is_skipped_by_name(
+    checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = Path(f"edgedec_toolchain-9-py3-none-manylinux_2_17_{platform.machine()}.whl")
+    monkeypatch.setattr(checks, "output", lambda *_, **__: (True, '{"text": "a"}'))
+    monkeypatch.setattr(checks, "find_python", lambda version: None)
+    found = islice(checks.runs([wheel], tmp_path, tmp_path, tmp_path / "python", ["3.10", "3.12"]), 2)
+    assert list(found) == [
+        ("skipped", f"Python {version}", f"there is no python{version} on the PATH or among pyenv's versions")
+        for version in ("3.10", "3.12")
+    ]
 
 
 def test_versions_agree(project_root: Path) -> None:
