@@ -1,9 +1,10 @@
-"""Write a text with a board bundle, in a process of its own: on a simulated board through pynq, or on the interpreter.
+"""Write two texts with a board bundle, in a process of its own: on a simulated board through pynq, or on the interpreter.
 
-    python write_on_simulated_board.py [--device interpreter] BUNDLE TOKENS
+    echo MESSAGE | python write_on_simulated_board.py [--device interpreter] BUNDLE TOKENS
 
-The first line printed has the versions of Python, NumPy and pynq; the rest is the text. ``edgedec generate`` runs the model,
-with the simulated board in the place of the board that pynq would find.
+The first line printed has the versions of Python, NumPy and pynq, the second is the text of ``edgedec generate``, and the
+third is the answer of ``edgedec chat`` to the message. Both run with the simulated board in the place of the board that pynq
+would find, and each opens it anew.
 """
 
 from __future__ import annotations
@@ -41,6 +42,23 @@ def put_simulated_board() -> str:
     return str(pynq.__version__)
 
 
+def edgedec(command: str, bundle: str, device: str, tokens: str, *options: str) -> None:
+    """Run a command of edgedec in this process.
+
+    Raises:
+        SystemExit: the command failed.
+    """
+    from edgedec.cli.app import main as run
+
+    sys.argv = ["edgedec", command, "-m", bundle, "--device", device, "-n", tokens, "--temp", "1", "--seed", "7"]
+    sys.argv += ["--ignore-eos", *options]
+    try:
+        run()
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
 def main() -> None:
     arguments = sys.argv[1:]
     device = "pynq"
@@ -51,13 +69,10 @@ def main() -> None:
 
     import numpy as np
 
-    from edgedec.cli.app import main as edgedec
-
     words = (f"Python {platform.python_version()}", platform.machine(), f"NumPy {np.__version__}", f"pynq {version}")
     print(*words, sep=", ", flush=True)
-    sys.argv = ["edgedec", "generate", "-m", bundle, "--device", device, "-p", "w1 w2 w3", "-n", tokens, "--temp", "1"]
-    sys.argv += ["--seed", "7", "--ignore-eos"]
-    edgedec()
+    edgedec("generate", bundle, device, tokens, "-p", "w1 w2 w3")
+    edgedec("chat", bundle, device, tokens)
 
 
 if __name__ == "__main__":
