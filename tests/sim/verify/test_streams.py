@@ -89,6 +89,15 @@ def test_streams_equal_the_interpreter_in_amaranths_simulator() -> None:
     assert bench.runs == 3
 
 
+@pytest.mark.rtl
+def test_a_power_up_changes_no_integer_in_amaranths_simulator() -> None:
+    """Give all state that a reset clears random values; the third ring does so with compiled accelerators, many times."""
+    device = simulated(replace(PLAIN, clock_hz=1e6), MEMORY_BYTES, power_up=1, outliving=OUTLIVING)
+    bench = StreamBench(PLAIN, device.machine, device.allocate(MEMORY_BYTES).array)
+    for seed in (0, 3):
+        bench.check(make_stream(PLAIN, seed, steps=1))
+
+
 @pytest.mark.parametrize("part", range(5_000 // PART))
 @CONFIGS
 @COMPILED
