@@ -6,7 +6,8 @@
     .venv/bin/python -m benchmarks.accelerator.timing --placed --parts router # the clock after placing in an ECP5 as well
     .venv/bin/python -m benchmarks.accelerator.timing --write-docs            # update the table and docs/reports/timing.md
 
---write-docs measures the parts of the default configuration whose RTLIL differs from the table's. A figure that became
+--write-docs measures the parts of the default configuration, and those that an option makes in the configurations of other
+models, whose RTLIL differs from the table's. A figure that became
 worse is refused; --accept REASON takes it up to its gate and keeps the reason. With --placed it places them, too.
 """
 
@@ -69,25 +70,31 @@ def _update(paths: tuple[str, ...], *, placed: bool, accept: str) -> int:
     """Measure the parts that changed, keep their rows, and write the page. Return the exit status."""
     kept = table.load()
     refused = 0
-    kinds = [("levels", "zynq-7000", table.measured_row), *([("placed", "ecp5", table.placed_row)] if placed else [])]
-    for kind, family, row_of in kinds:
-        parts = table.parts(family)
-        kept[kind] = {path: row for path, row in kept[kind].items() if path in parts.paths}
-        for path in paths:
-            before = kept[kind].get(path)
-            if before is not None and before["hash"] == table.part_hash(path, parts):
-                continue
-            try:
-                row = row_of(path, parts)
-                kept[kind][path] = table.check(path, before, row, accept=accept) if kind == "levels" else row
-            except EdgedecError as error:
-                print(f"{path}: {error}", file=sys.stderr)
-                refused = 1
-                continue
-            print(f"{path}: {kept[kind][path]}", flush=True)
-            kept[kind] = {one: kept[kind][one] for one in parts.paths if one in kept[kind]}
-            table.save(kept)
-    table.save(kept)
+    default = table.parts()
+    jobs = [("levels", path, path, default, table.measured_row) for path in paths]
+    if placed:
+        jobs += [("placed", path, path, table.parts("ecp5"), table.placed_row) for path in paths]
+    order = {kind: list(default.paths) for kind in ("levels", "placed")} | {"options": []}
+    for case, config in table.cases().items():
+        of_case, made = Parts(config, FAMILIES["zynq-7000"]), table.option_parts(config)
+        order["options"] += [f"{case} {path}" for path in made]
+        wanted = [path for path in made if path in paths or path not in default.paths]
+        jobs += [("options", f"{case} {path}", path, of_case, table.measured_row) for path in wanted]
+    for kind, name, path, parts, row_of in jobs:
+        before = kept[kind].get(name)
+        if before is not None and before["hash"] == table.part_hash(path, parts):
+            continue
+        try:
+            row = row_of(path, parts)
+            kept[kind][name] = row if kind == "placed" else table.check(name, before, row, accept=accept)
+        except EdgedecError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            refused = 1
+            continue
+        print(f"{name}: {kept[kind][name]}", flush=True)
+        kept[kind] = {one: kept[kind][one] for one in order[kind] if one in kept[kind]}
+        table.save(kept)
+    table.save({kind: {one: kept[kind][one] for one in order[kind] if one in kept[kind]} for kind in kept})
     for page in write_blocks(table.tables()):
         print(f"wrote {page}")
     return refused

@@ -1,4 +1,5 @@
-"""The committed table of timing: figures of each part of the default configuration, which may only improve.
+"""The committed table of timing: figures of each part of the default configuration, and of those that have an option in
+the configurations of other models. They may only improve.
 
 A row has the hash of the RTLIL that was measured, so that what did not change need not be measured again. ``RANKED`` are the
 figures that are compared; a row that exceeds a gate is an excess, which the table lists, and which may only become smaller.
@@ -8,23 +9,44 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accelerator.speed import chosen
 from benchmarks.support.docs_tables import markdown_table
+from benchmarks.support.shapes import GEMMA_2_2B
 from edgedec.board import FAMILIES
+from edgedec.boards import all_boards, find_board
 from edgedec.errors import UsageError
+from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.plan.choose_board import config_for_board
+from edgedec.hw.plan.estimate import estimate
 from edgedec.sim.synthesis.estimate_parts import Parts
 from edgedec.sim.synthesis.netlist_levels import MOST_LEVELS, MOST_LOADS
 from edgedec.sim.synthesis.placing import place
 from edgedec.sim.synthesis.timing import design_hash, measure
 
-__all__ = ["RANKED", "TABLE", "excesses", "load", "measured_row", "parts", "placed_row", "save", "tables", "worse"]
+__all__ = [
+    "RANKED",
+    "TABLE",
+    "cases",
+    "excesses",
+    "load",
+    "measured_row",
+    "option_parts",
+    "parts",
+    "placed_row",
+    "save",
+    "tables",
+    "worse",
+]
 
 TABLE = Path(__file__).parent / "figures" / "timing.json"
 RANKED = ("levels", "endpoints_above", "register_loads", "net_loads", "sta_ns")
 _GATES = {"levels": MOST_LEVELS, "register_loads": MOST_LOADS, "net_loads": MOST_LOADS}
+_NOT_RUN = "not run"  # the placement of a part of another configuration
 
 Row = dict[str, Any]
 
@@ -34,8 +56,27 @@ def parts(family: str = "zynq-7000") -> Parts:
     return Parts(AcceleratorConfig(), FAMILIES[family])
 
 
+def cases() -> dict[str, AcceleratorConfig]:
+    """Return the configurations whose options the default one has not: two models' on a KV260, and windows."""
+    board, gemma = find_board("kv260"), shape_model(shape_graph(GEMMA_2_2B))
+    return {
+        "bonsai-1.7b": chosen(board, "bonsai-1.7b", None),
+        "gemma-2-2b": config_for_board(gemma, board, others=all_boards(), slots=4),
+        "windows": replace(AcceleratorConfig(), context=4096, window=256),
+    }
+
+
+def option_parts(config: AcceleratorConfig) -> list[str]:
+    """Return the parts that an option makes: those whose estimate is another one, or that are not there, without any."""
+    without = replace(
+        config, shared=False, head_norms=False, post_norms=False, score_cap=False, gelu=False, scaling=False, window=0
+    )
+    plain = estimate(without).parts
+    return [path for path, needs in estimate(config).parts.items() if needs != plain.get(path)]
+
+
 def load() -> dict[str, dict[str, Row]]:
-    """Return the table: "levels" and "placed", each a row by part."""
+    """Return the table: "levels" and "placed", each a row by part, and "options", a row by "CASE PART"."""
     kept: dict[str, dict[str, Row]] = json.loads(TABLE.read_text("utf-8"))
     return kept
 
@@ -92,19 +133,28 @@ def tables() -> dict[str, str]:
     table = load()
     header = ["part", "levels", "endpoints above 5", "loads of a register", "of another net", "sta, ns", "placed, MHz"]
     rows: list[Sequence[str]] = []
+    optional: list[Sequence[str]] = []
     for part, row in table["levels"].items():
         placed = table["placed"].get(part)
         clock = "" if placed is None else f"{placed['mhz']:.0f}" if placed["mhz"] else placed["note"]
-        figures = [f"{row['levels']:.1f}", *(f"{row[name]:,}" for name in RANKED[1:4]), f"{row['sta_ns']:.2f}"]
-        rows.append([f"`{part}`", *figures, clock])
-    over = excesses(table["levels"])
+        rows.append([f"`{part}`", *_figures(row), clock])
+    for name, row in table["options"].items():
+        case, _, part = name.partition(" ")
+        optional.append([case, f"`{part}`", *_figures(row), _NOT_RUN])
+    measured = {**table["levels"], **table["options"]}
     known = [
-        f"- `{part}`: {', '.join(texts)}; worst path {table['levels'][part]['path']}" for part, texts in over.items()
+        f"- `{part}`: {', '.join(texts)}; worst path {measured[part]['path']}"
+        for part, texts in excesses(measured).items()
     ]
     return {
         "timing parts": markdown_table(header, rows),
+        "timing options": markdown_table(["configuration", *header], optional),
         "timing excesses": "\n".join(known) if known else "No part exceeds a gate.",
     }
+
+
+def _figures(row: Row) -> list[str]:
+    return [f"{row['levels']:.1f}", *(f"{row[name]:,}" for name in RANKED[1:4]), f"{row['sta_ns']:.2f}"]
 
 
 def check(part: str, before: Row | None, now: Row, *, accept: str = "") -> Row:
