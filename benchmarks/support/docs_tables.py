@@ -34,6 +34,7 @@ OWNERS: Mapping[str, str] = {
     "mutation": "-m tests.mutation.campaign --plan --write-docs",
     "estimate": "-m benchmarks.accelerator.resources --write-docs",
     "timing": "-m benchmarks.accelerator.timing --write-docs",
+    "coverage": "-m benchmarks.accelerator.coverage --write-docs",
     "speculation": "-m benchmarks.accelerator.speculation --write-docs",
     "memory": "-m benchmarks.accelerator.memory_model --write-docs",
     "options": "-m benchmarks.accelerator.options --write-docs",
