@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 TABLES = {**options.TABLES, **sizes.TABLES, "law drafts": draft_law.kept_table, "drafters": estimates.kept_table}
 SLOW = options.TABLES.keys()  # tables that take half a second each
 # Owners of blocks that take half an hour and more, or need the measured times of a host.
-LONG = {"builds", "speculation", "timing"}
+LONG = {"builds", "coverage", "speculation", "timing"}
 # Programs that write whole pages, or blocks of another form.
 WRITERS = (
     "-m tests.quantize.readers.support.make_formats_page",
