@@ -169,6 +169,7 @@ PROOFS = [
 ALL = {proof.__name__.removeprefix("prove_"): (proof, kind) for proof, kind, _, _ in PROOFS}
 
 
+@pytest.mark.nightly(sample=2)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("proof", "kind"), ALL.values(), ids=ALL)
 def test_it_equals_the_profile_at_full_width(proof: Proof, kind: type) -> None:
