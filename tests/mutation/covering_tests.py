@@ -23,19 +23,26 @@ _PACKAGES = {
 }
 
 
+_HEADS, _ATTENTION = "tests/hw/attention/test_heads.py", "tests/hw/attention/test_attention_path.py"
 # Modules whose own tests, if there are any, show only a part -> the files that show the rest, the fastest first. Tests that
 # import less, of estimates for instance, are nearer.
 SIMULATED_IN: dict[str, tuple[str, ...]] = {
+    "attention/head_buffer": (_HEADS, _ATTENTION),
+    "attention/issue": (_HEADS, _ATTENTION),
     "attention/score_memory": (
         "tests/hw/attention/test_score_memory_edges.py",
         "tests/hw/test_parameter_ranges.py",
-        "tests/hw/attention/test_attention_path.py",
+        _ATTENTION,
     ),
-    "attention/weighted_values": ("tests/hw/test_parameter_ranges.py", "tests/hw/attention/test_attention_path.py"),
+    "attention/weighted_values": ("tests/hw/test_parameter_ranges.py", _ATTENTION),
     "datapath": ("tests/hw/test_accelerator.py",),
     "matrix/matrix_path": ("tests/hw/matrix/test_matrix_turns.py",),
     "emit/rtlil": ("tests/hw/blocks/test_collisions.py",),
     "system/sdram/controller": ("tests/hw/system/sdram/test_stalled_answers.py",),
+    "system/sdram/sequencer": (
+        "tests/hw/system/sdram/test_stalled_answers.py",
+        "tests/hw/system/sdram/test_controller.py",
+    ),
     "system/zynq/zynq_system": ("tests/hw/system/zynq/test_zynq_ports.py",),
 }
 

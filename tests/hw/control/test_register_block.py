@@ -66,10 +66,11 @@ class Host:
     async def read(self, offset: int) -> int:
         ctx, bus = self.ctx, self.bus
         late = self.rng.randrange(4)
+        waits = self.rng.random() < 0.5  # AXI lets a manager be ready only once R is valid
         ctx.set(bus.araddr, offset)
         ctx.set(bus.arvalid, 1)
         for cycle in range(40):
-            ctx.set(bus.rready, cycle >= late)
+            ctx.set(bus.rready, cycle >= late and (not waits or ctx.get(bus.rvalid)))
             address_accepted = ctx.get(bus.arvalid) and ctx.get(bus.arready)
             data_valid, value = ctx.get(bus.rvalid) and ctx.get(bus.rready), ctx.get(bus.rdata)
             assert ctx.get(bus.rresp) == 0

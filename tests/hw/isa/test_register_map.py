@@ -9,6 +9,7 @@ import pytest
 
 from edgedec.errors import ToolError, UsageError
 from edgedec.host.install_hint import install_extra
+from edgedec.hw.isa.ip_core import REGISTER_BYTES
 from edgedec.hw.isa.register_map import VALUE, Access, Field, Register, RegisterMap
 from edgedec.hw.isa.registers import BOARD_REGISTER_MAP, MAP_VERSION, REGISTER_MAP
 
@@ -186,3 +187,8 @@ def test_without_the_tool_pages_are_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "peakrdl_html", None)
     with pytest.raises(ToolError, match=re.escape(install_extra("hdl"))):
         REGISTER_MAP.html(tmp_path)
+
+
+def test_the_address_space_is_the_least_that_a_bus_takes_and_holds_the_map() -> None:
+    assert REGISTER_BYTES == 4096
+    assert REGISTER_MAP.bytes <= REGISTER_BYTES

@@ -27,13 +27,14 @@ def interleaved(gate: Array, up: Array) -> Array:
 
 @pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
-@pytest.mark.parametrize(("slots", "widths"), [(1, [1, 40]), (8, [1, 13, 5, 2]), (3, [5])])
+@pytest.mark.parametrize(("slots", "widths", "shift"), [(1, [1, 40], 9), (8, [1, 13, 5, 2], 4), (3, [5], 1)])
 @pytest.mark.parametrize("activation", ["silu", "relu2"])
-def test_outputs_follow_the_formulas(slots: int, widths: list[int], activation: str, idle: float, stall: float) -> None:
+def test_outputs_follow_the_formulas(
+    slots: int, widths: list[int], shift: int, activation: str, idle: float, stall: float
+) -> None:
     rng = np.random.default_rng(slots)
     pairs = [(awkward(rng, slots, width, 18), awkward(rng, slots, width, 18)) for width in widths]
     words = [word for pair in pairs for word in to_words(interleaved(*pair))]
-    shift = int(rng.integers(0, 11))
     count = sum(widths)
     cycles: dict[str, list[int]] = {}
     collected = run(
