@@ -167,7 +167,7 @@ def _summary(modelled: Mapping[str, Any]) -> str:
     others = ", ".join(f"{speeds[f'other_reads_{rate}']:.1f}" for rate in ("0.25", "0.5", "1"))
     text = (
         f"**{int(min(hosts.values()))} to {speeds['alone']:.0f} tokens/s at position 128**, modelled, at an assumed clock "
-        f"of {modelled['clock_hz'] / 1e6:g} MHz. The device alone writes {speeds['alone']:.1f}. It writes "
+        f"of {modelled['clock_hz'] / 1e6:g} MHz. The device alone writes {speeds['alone']:.1f}{_whole_speed()}. It writes "
         f"{speeds['flat_13.3']:.1f} with a flat memory of 13.3 GB/s; {others} while another master reads 0.25, 0.5 and "
         f"1 GB/s at random places; and {hosts['alone']:.1f} with the board's host, whose time is estimated. The smallest "
         "figure is that of this host and 1 GB/s of another master, a quarter of it in writes."
@@ -177,8 +177,9 @@ def _summary(modelled: Mapping[str, Any]) -> str:
 
 def _speeds(modelled: Mapping[str, Any], simulated: Mapping[str, Any]) -> str:
     header = ("", "modelled", f"simulated, of commit `{simulated['commit']}`", "goal", "published")
-    share = simulated["kind"].partition("(")[2].rstrip(")").removesuffix("; the rest is extended")
-    rows: list[tuple[str, ...]] = [("what ran", "traffic of all layers", f"{share}; extended", "", "")]
+    rows: list[tuple[str, ...]] = [
+        ("what ran", "traffic of all layers", f"the passes below, extended{_missed()}", "", "")
+    ]
 
     def row(label: str, form: str, *names: tuple[str, str | None]) -> None:
         def shown(source: Mapping[str, Any]) -> str:
@@ -194,6 +195,23 @@ def _speeds(modelled: Mapping[str, Any], simulated: Mapping[str, Any]) -> str:
     row("first token of 64 / 128 tokens, s", "{:.3f}", ("ttft_s", "64"), ("ttft_s", "128"))
     row("share of cycles that move a beat", "{:.3f}", ("beats_used", None))
     return markdown_table(header, rows)
+
+
+def _whole_speed() -> str:
+    """Return the tokens/s of a whole token of the RTL, in parentheses; empty if nobody has run it."""
+    if not (_FOLDER / _WHOLE_FILE).exists():
+        return ""
+    whole = read_figures(_WHOLE_FILE)
+    speed = whole["clock_hz"] / whole["passes"][0]["cycles"]
+    return f" ({speed:.1f} on the RTL, all of whose {whole['layers']} layers were simulated)"
+
+
+def _missed() -> str:
+    """Return by how much extended passes miss whole ones of the RTL; empty if nobody has run them."""
+    if not (_FOLDER / _WHOLE_FILE).exists():
+        return ""
+    errors = (one["extended"]["error"] for one in read_figures(_WHOLE_FILE)["passes"])
+    return f"; of the cycles of whole passes they miss {' and '.join(f'{-error:.1%}' for error in errors)}"
 
 
 def _passes(simulated: Mapping[str, Any]) -> str:
