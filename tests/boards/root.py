@@ -166,14 +166,14 @@ def install_here(folder: Path, wheel: Path, python: Path) -> Path:
     return inside
 
 
-def write_texts(folder: Path, arch: str, python: str, bundle: Path, mirror: str, kept: Path) -> str:
-    """Return what the software is, in one line, and what the script prints that writes texts against the simulated board."""
+def write_texts(folder: Path, arch: str, python: str, bundle: Path, mirror: str, kept: Path) -> tuple[str, str]:
+    """Return what the software is, and what the script prints that writes texts against the simulated board."""
     program = (RUN, bundle, str(TOKENS))
     if arch == "host":
         found = find_python(python)
         assert found is not None
         inside = install_here(folder, build_wheel(folder), found)
-        return f"{found} of this machine\n" + run(inside, "-I", *program, cwd=folder, message=MESSAGE)
+        return f"{found} of this machine", run(inside, "-I", *program, cwd=folder, message=MESSAGE)
     machine = MACHINES[arch]
     how = make_root(folder, arch, python, mirror, kept)
     start = Start(root=folder / "root", emulator=machine.emulator, triplet=machine.triplet, python=python)
@@ -183,7 +183,7 @@ def write_texts(folder: Path, arch: str, python: str, bundle: Path, mirror: str,
         made["ml_dtypes"] = compile_ml_dtypes.VERSION
         how += f"; ml_dtypes {compile_ml_dtypes.VERSION} compiled here"
     install_in_root(folder, build_wheel(folder), start, made)
-    return f"{how}\n" + start.run(*program, message=MESSAGE)
+    return how, start.run(*program, message=MESSAGE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,11 +206,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (folder / "parts").mkdir(parents=True)
         bundle = make_board_bundle.make(folder / "parts", template=TEMPLATE).write(folder / "tiny.board")
         expected = run(sys.executable, RUN, "--device", "interpreter", bundle, str(TOKENS), message=MESSAGE)
-        found = write_texts(folder, given.arch, given.python, bundle, given.mirror, given.kept.resolve())
+        how, found = write_texts(folder, given.arch, given.python, bundle, given.mirror, given.kept.resolve())
     except EdgedecError as error:
         print(f"tests.boards.root: {error}", file=sys.stderr)
         return 3
-    how, versions, texts = found.split("\n", 2)
+    versions, _, texts = found.partition("\n")
     same = texts == expected.partition("\n")[2]
     print(f"{' '.join(how.split())}\n{versions}\n{texts}", end="")
     print("the same texts as here" if same else f"here the texts are others: {expected}")

@@ -201,9 +201,9 @@ def test_other_texts_are_a_failure(
     monkeypatch.setattr(root, "run", lambda *_, **__: "versions here\nw1\nw2\n")
     monkeypatch.setattr(make_board_bundle, "make", lambda *_, **__: SimpleNamespace(write=lambda path: path))
     for texts, code in (("w1\nw2\n", 0), ("w1\nw3\n", 1), ("w1\n", 1)):
-        monkeypatch.setattr(root, "write_texts", lambda *_, found=texts: f"how\nversions\n{found}")
+        monkeypatch.setattr(root, "write_texts", lambda *_, found=texts: ("how it\nwas made", f"versions\n{found}"))
         assert main(["--arch", "arm64", "--folder", str(tmp_path / "root")]) == code
-        assert capsys.readouterr().out.startswith(f"how\nversions\n{texts}")
+        assert capsys.readouterr().out.startswith(f"how it was made\nversions\n{texts}")
 
 
 @pytest.mark.thorough
