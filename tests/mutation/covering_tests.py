@@ -29,13 +29,11 @@ _HEADS, _ATTENTION = "tests/hw/attention/test_heads.py", "tests/hw/attention/tes
 SIMULATED_IN: dict[str, tuple[str, ...]] = {
     "attention/head_buffer": (_HEADS, _ATTENTION),
     "attention/issue": (_HEADS, _ATTENTION),
-    "attention/score_memory": (
-        "tests/hw/attention/test_score_memory_edges.py",
-        "tests/hw/test_parameter_ranges.py",
-        _ATTENTION,
-    ),
+    "attention/head_feeder": (_ATTENTION,),
+    "attention/score_memory": ("tests/hw/attention/test_score_memory_edges.py", _ATTENTION),
     "attention/weighted_values": ("tests/hw/test_parameter_ranges.py", _ATTENTION),
     "datapath": ("tests/hw/test_accelerator.py",),
+    "matrix/lookup_engine": ("tests/hw/matrix/test_lookup_banks.py",),
     "matrix/matrix_path": ("tests/hw/matrix/test_matrix_turns.py",),
     "emit/rtlil": ("tests/hw/blocks/test_collisions.py",),
     "system/sdram/controller": ("tests/hw/system/sdram/test_stalled_answers.py",),
