@@ -56,6 +56,7 @@ CONFIG = AcceleratorConfig(
     head_dim=10,
     top_k=2,
     prefetch_beats=32,
+    burst_beats=16,  # half of the queue: a longer one waits in it, whatever memory and units do
     instructions=96,
     scaling=True,
 )
