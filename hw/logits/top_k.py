@@ -123,14 +123,16 @@ class TopK(CostedComponent):
         m.d.sync += putting.eq(arrives)
         with m.If(sink.ready):
             m.d.sync += giving.eq(0)
-        with m.If(arrives | looks):
+        # The arrival of a logit is known late. It enables none of these registers, which matter only if one arrived.
+        with m.If(~giving | sink.ready):
             m.d.sync += [
                 held.eq(read.data),
                 candidate.logit.eq(source.p.logit),
                 candidate.id.eq(source.p.id),
                 place.eq(slot),
-                slot.eq(Mux(slot == slots - 1, 0, slot + 1)),
             ]
+        with m.If(arrives | looks):
+            m.d.sync += slot.eq(Mux(slot == slots - 1, 0, slot + 1))
         with m.If(arrives & source.p.last):
             m.d.sync += closed.eq(1)
         with m.If(looks):
