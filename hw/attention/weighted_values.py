@@ -55,7 +55,7 @@ class WeightedValues(CostedComponent):
     Source: docs/integer-profile.md, "Attention".
     """
 
-    def __init__(self, shape: HeadShape, *, out_lanes: int = 1) -> None:
+    def __init__(self, shape: HeadShape, *, out_lanes: int) -> None:
         layout, slots, lanes, context, chunk = shape.layout, shape.slots, shape.lanes, shape.context, shape.chunk
         check("out_lanes", out_lanes, 1, chunk)
         if chunk % out_lanes:

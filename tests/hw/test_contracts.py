@@ -85,7 +85,7 @@ BROKEN: Mapping[str, tuple[Any, Mapping[str, Any], str]] = {
         "No group of scores ends before",
     ),
     "columns before drained": (
-        lambda: WeightedValues(SHAPE),
+        lambda: WeightedValues(SHAPE, out_lanes=1),
         {"columns.valid": 1, "visibility.committed": 4, "visibility.own": 1},
         "Sums of a head begin only after drained",
     ),
