@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from weakref import ref
 
 import numpy as np
 
@@ -34,6 +35,10 @@ def rows_of(work: Pass) -> list[Row]:
     ]
 
 
+def _nobody() -> None:
+    """Refer to no state."""
+
+
 class DeviceRows:
     """The committed rows of a device's cache.
 
@@ -49,16 +54,17 @@ class DeviceRows:
     def __init__(self, driver: Driver, recipe: RowRecipe, ran: Callable[[PassReport, int], object]) -> None:
         self._driver, self._recipe, self._ran = driver, recipe, ran
         self._held: list[Row] = []
-        self._owner: object = None  # state whose rows these are; None: unknown, so that rows have to be compared
+        # The state whose rows these are. If it is unknown or gone, rows have to be compared.
+        self._owner: Callable[[], object] = _nobody
 
     def forget(self, owner: object) -> None:
         """Note that the rows of ``owner`` have changed."""
-        if self._owner is owner:
-            self._owner = None
+        if self._owner() is owner:
+            self._owner = _nobody
 
     def is_of(self, owner: object, rows: Sequence[Row]) -> bool:
         """Return whether the device holds exactly ``rows``, which are those of ``owner``."""
-        return self._owner is owner and self._driver.length == len(self._held) == len(rows)
+        return self._owner() is owner and self._driver.length == len(self._held) == len(rows)
 
     def bring(self, owner: object, rows: Sequence[Row]) -> None:
         """Make the device hold exactly ``rows``. Its rows of a common prefix stay, and the others run again.
@@ -70,7 +76,7 @@ class DeviceRows:
         """
         if self.is_of(owner, rows):
             return
-        self._owner = None
+        self._owner = _nobody
         del self._held[self._driver.length :]
         shared = 0
         while shared < min(len(self._held), len(rows)) and self._held[shared] == rows[shared]:
@@ -83,7 +89,7 @@ class DeviceRows:
             work = self._recipe.rows_pass(ids, shared, self._driver.program.config.slots)
             self._run(work, rows[shared : shared + len(work.ids)])
             shared += len(work.ids)
-        self._owner = owner
+        self._owner = ref(owner)
 
     def _run(self, work: Pass, rows: Sequence[Row]) -> None:
         embeds = [np.frombuffer(row.embed, "<f4") for row in rows if row.embed]

@@ -11,7 +11,6 @@ ring is a part of a pool and not a place: no row is written over as long as a se
 
 from __future__ import annotations
 
-import gc
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -109,9 +108,6 @@ class BlockArena:
                 sum(min(count, pool.holders[block] - 1) for block, count in Counter(shared).items()) if shared else 0
             )
             copied = copied or copies > 0
-            if new + copies > len(pool.free):
-                gc.collect()  # a state that nobody closed may be part of a cycle, and hold its blocks until then
-                self.collect()
             if new + copies > len(pool.free):
                 raise CacheFullError(
                     f"the caches of all sequences together are full: the pass needs {new + copies} more blocks of "

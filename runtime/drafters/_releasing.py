@@ -7,6 +7,7 @@ depend on the guesses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from weakref import WeakSet
 
 from edgedec.runtime.capabilities import CompiledParts, TappedDraft, compiled_part
 from edgedec.runtime.drafters._text import NOTHING
@@ -47,7 +48,7 @@ class ReleasingDrafter:
         self._create = create
         self._drafter: Drafter | None = create()
         self.taps = self._drafter.taps
-        self._drafts: list[_ReleasingDraft] = []
+        self._drafts: WeakSet[_ReleasingDraft] = WeakSet()  # a draft that nobody holds gives its own memory back
 
     @property
     def released(self) -> bool:
@@ -67,7 +68,7 @@ class ReleasingDrafter:
         draft = _ReleasingDraft(target, limits, cost)
         if self._drafter is not None:
             draft.open(self._drafter)
-        self._drafts.append(draft)
+        self._drafts.add(draft)
         return draft
 
     def release(self) -> None:

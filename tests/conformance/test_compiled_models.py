@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -37,6 +36,7 @@ from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._cpu import CpuTarget
 from tests.conformance.support.library import grown_tree
 from tests.runtime.support.bench_decoders import PROMPT, VOCAB, Pair, make_pair
+from tests.support.no_collector import no_collector
 
 LIBRARY = loop.load()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
@@ -244,12 +244,9 @@ def test_a_released_drafter_frees_its_model_at_once(pair: Pair, target: Target) 
     assert inner.compiled is not None
     alive = [weakref.ref(inner._target), weakref.ref(inner._target.session), weakref.ref(inner.compiled)]
     del inner
-    gc.disable()
-    try:
+    with no_collector():
         drafter.release()
         assert [one() for one in alive] == [None, None, None]
-    finally:
-        gc.enable()
     decoder.state.close()
 
 

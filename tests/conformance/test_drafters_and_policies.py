@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -37,6 +38,7 @@ from edgedec.runtime.rounds.ahead import Ahead, likeliest_path
 from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.rounds.statistics import Rounds
 from edgedec.runtime.sampling.target_top import top_taps
+from tests.support.no_collector import no_collector
 
 VOCAB = 50
 INFO = TargetInfo(
@@ -114,6 +116,18 @@ def test_a_drafter_proposes_distributions_and_takes_outcomes(name: str, text: li
 
 def open_draft(name: str, limits: Limits) -> Draft:
     return create_drafter(name).open(INFO, limits, ObservedCost())
+
+
+@pytest.mark.parametrize("name", names(DRAFTERS))
+def test_a_dropped_draft_is_gone_at_once(name: str) -> None:
+    """A draft has rows of a cache, which nobody else gets as long as a list or a cycle holds it."""
+    drafter = create_drafter(name)
+    draft = drafter.open(INFO, Limits(nodes=8, depth=4, positions=256), ObservedCost())
+    draft.expand(np.array([1, 2, 1], np.int32), root([1, 2, 1]), np.array([0], np.int32))
+    alive = weakref.ref(draft)
+    with no_collector():
+        del draft
+        assert alive() is None
 
 
 def any_tree(rng: np.random.Generator, last: int, nodes: int) -> TokenTree:

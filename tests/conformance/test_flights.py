@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._cpu import CpuTarget
 from tests.runtime.support.bench_decoders import PROMPT, VOCAB, make_pair
+from tests.support.no_collector import no_collector
 
 pytestmark = pytest.mark.skipif(loop.load() is None, reason="the loop's library was not built (no C++ compiler)")
 LIMITS = Limits(nodes=4, depth=0, positions=90, cache_rows=600, batch_rows=32)
@@ -336,12 +336,9 @@ def test_what_is_dropped_in_flight_is_freed_at_once(tmp_path: Path) -> None:
     assert bench.flight is not None
     thread = bench.flight.call._thread
     alive = [weakref.ref(one) for one in (target, target.session, target._arena, target._weights, decoder.state)]
-    gc.disable()
-    try:
+    with no_collector():
         del bench, target, sequence, engine, decoder
         assert thread is not None
         assert not thread.is_alive()
         del thread
         assert [one() for one in alive] == [None] * len(alive)
-    finally:
-        gc.enable()

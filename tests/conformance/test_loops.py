@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import re
 import sys
@@ -46,6 +45,7 @@ from edgedec.runtime.verifiers.match import Match
 from tests.conformance.support.library import grown_tree
 from tests.runtime.support.bench_decoders import PROMPT, VOCAB, make_pair
 from tests.runtime.trees.support.fake_draft import FakeCost
+from tests.support.no_collector import no_collector
 
 LIBRARY = loop.load()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
@@ -662,12 +662,9 @@ def test_a_target_that_lent_its_inputs_is_freed_at_once(tmp_path: Path) -> None:
     target = open_target(make_pair(tmp_path).large, limits=TEXT_LIMITS, threads=1)
     write(target, "none", request(TEXTS["greedy"], "chain"))
     alive = weakref.ref(target)
-    gc.disable()
-    try:
+    with no_collector():
         del target
         assert alive() is None
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("model", RECURRENT)

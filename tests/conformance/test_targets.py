@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from edgedec.runtime.targets._portable import OnnxTarget
 from edgedec.runtime.targets.accelerator import ProgramTarget
 from edgedec.runtime.visibility import tree
 from tests.support.gpu_here import need_gpu
+from tests.support.no_collector import no_collector
 
 # Odd sizes on purpose: no width is a multiple of 64, heads are grouped, the last group of columns is short.
 CONFIG: dict[str, Any] = {
@@ -233,6 +235,18 @@ def test_truncate_and_fork_keep_the_prefix(target: Target) -> None:
     state.truncate(4)
     assert state.length == 4
     close(target, run(target, state, [9]).logits, expected)
+
+
+def test_a_dropped_state_is_gone_at_once(target: Target) -> None:
+    """Its rows of the cache are others' then."""
+    state = target.open(LIMITS)
+    run(target, state, [5, 6, 7, 8])
+    state.commit(rows(2))
+    fork = state.fork()
+    alive = [weakref.ref(state), weakref.ref(fork)]
+    with no_collector():
+        del state, fork
+        assert [one() for one in alive] == [None, None]
 
 
 def whole_likeliest(logits: Any, k: int, size: int = 101) -> Likeliest:

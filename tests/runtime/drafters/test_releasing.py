@@ -21,6 +21,7 @@ from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Drafter, Limits, TargetInfo, TokenTree
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.session import Session
+from tests.support.no_collector import no_collector
 
 INFO = TargetInfo(vocab=50, tokenizer_hash="", positions=64, taps=(), masks="any", batch_invariant=True)
 ROOT = TokenTree(tokens=np.array([7], np.int32), parents=np.array([-1], np.int32), draft={})
@@ -71,6 +72,14 @@ def test_a_drafter_that_cannot_be_loaded_again_stays_released() -> None:
         drafter.restore()
     assert drafter.released
     assert guesses(draft) == [[]]
+
+
+def test_a_dropped_draft_is_gone_at_once() -> None:
+    """The drafter held every draft that it had opened, until the cache of the draft model was full of their rows."""
+    drafter = ReleasingDrafter(ngram.create)
+    with no_collector():
+        dropped = weakref.ref(drafter.open(INFO, LIMITS, NoCost()))
+        assert dropped() is None
 
 
 @pytest.mark.thorough

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from edgedec.runtime.protocols import Drafting, Pass, PassResult, Room, State, T
 from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.fake_world import Clock, ScriptedTarget
+from tests.support.no_collector import no_collector
 
 TEXT = [1] * 4096
 
@@ -319,12 +319,9 @@ def test_an_engine_that_is_dropped_frees_the_caches_of_its_sequences_at_once() -
     (sequence,) = add(engine, Scripted(target, prompt=8))
     engine.step()
     cache = weakref.ref(sequence.state)
-    gc.disable()
-    try:
+    with no_collector():
         del engine, sequence
         assert cache() is None
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("steps", [1, 3], ids=["ended", "removed"])
@@ -335,9 +332,6 @@ def test_the_cache_of_a_sequence_is_freed_when_it_ends_while_others_go_on(steps:
     engine.remove(sequence)
     assert engine.sequences == (other,)
     cache = weakref.ref(sequence.state)
-    gc.disable()
-    try:
+    with no_collector():
         del sequence
         assert cache() is None
-    finally:
-        gc.enable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import weakref
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, array_value, encode_model
 from edgedec.runtime.kernels.sessions.operator import usable
 from edgedec.runtime.kernels.sessions.session import RESULTS, ROWS, WORDS, KernelSession, Memory
+from tests.support.no_collector import no_collector
 
 KERNELS = usable()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels' library was not built (no C++ compiler)")
@@ -141,14 +141,11 @@ def test_a_dropped_session_frees_its_weights_at_once() -> None:
     weight: NDArray[Any] = np.ones(WIDTH, np.float32)
     session = KernelSession(KERNELS, MODEL, threads=1, folder=Path(), initializers={"weight": weight})
     alive = weakref.ref(weight)
-    gc.disable()
-    try:
+    with no_collector():
         del weight
         assert alive() is not None
         del session
         assert alive() is None
-    finally:
-        gc.enable()
 
 
 def test_a_profile_has_each_run(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from edgedec.runtime.server.turns import CLIENT
 from edgedec.runtime.session.session import Session
 from edgedec.runtime.text_settings import TextSettings
 from tests.runtime.server.support.fake_session import ScriptedSession
+from tests.support.no_collector import no_collector
 
 PATIENCE_S = 20.0  # seconds after which a test gives up
 
@@ -393,11 +394,8 @@ def test_an_unloaded_model_is_freed(fails: bool, monkeypatch: pytest.MonkeyPatch
             await until(lambda: sessions[0]() is None)
 
     gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         run(test())
-    finally:
-        gc.enable()
 
 
 @pytest.mark.thorough

@@ -96,21 +96,6 @@ def test_a_dropped_sequence_gives_its_blocks_back(target: CpuTarget) -> None:
     assert target.free_rows == 128
 
 
-def test_sequences_in_a_cycle_that_nobody_holds_do_not_fill_the_cache(target: CpuTarget) -> None:
-    """Without that, the drafts of earlier runs filled a draft model's cache until Python happened to collect them."""
-    gc.disable()
-    try:
-        holder: list[Any] = [written(target, 40), written(target, 40)]
-        holder.append(holder)
-        del holder
-        assert target.free_rows == 128 - 2 * 48
-        state = target.open(LIMITS)
-        run(target, chain(state, 40))
-        assert target.free_rows == 128 - 48
-    finally:
-        gc.enable()
-
-
 def test_the_default_is_one_sequence(bundle: Bundle) -> None:
     """The cache has the rows of one context, in whole blocks."""
     target = opened(bundle, replace(LIMITS, positions=50, cache_rows=0, batch_rows=0))
