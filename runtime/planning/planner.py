@@ -35,7 +35,7 @@ _TOKENIZER_FACTOR, _READING_FACTOR, _TOKENIZER_BYTES = 8, 20, 1 << 19
 # Bytes of streams, the template engine and threads, and of modules that a run imports late (up to 0.2 MiB were
 # measured); of the objects of a round for each node of its tree; and of the text for each token of the context.
 _HOST_BYTES, _NODE_BYTES, _TEXT_BYTES = 67 << 14, 4 << 10, 192
-_CHOOSING_BYTES = 1 << 18  # memory of plans with and without a draft model: up to 0.26 MiB were measured
+_CHOOSING_BYTES = 5 << 16  # memory of plans with and without a draft model: up to 0.26 MiB were measured
 _SEQUENCE_BYTES = 1 << 18  # bytes of text and streams of each further sequence
 _BLOCK_ROWS = 16  # upper bound of ``TargetInfo.block_rows``
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits

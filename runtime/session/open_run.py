@@ -12,10 +12,11 @@ from edgedec.bundle.verified import is_new
 from edgedec.memory.heap import trim_heap, use_one_heap
 from edgedec.memory.meter import MemoryMeter
 from edgedec.plugins import load, names
+from edgedec.runtime.decoders._plugin import choose_decoder
 from edgedec.runtime.kernels.weights.layout_cache import charged_folders
 from edgedec.runtime.model_graph import forget_graphs
 from edgedec.runtime.planning.planning import RunPlan, make_plan, with_libraries
-from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, SpecConfig
+from edgedec.runtime.planning.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig, verifier_traits
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS
 from edgedec.runtime.session.model_folder import open_model
@@ -82,7 +83,7 @@ def import_first_start() -> None:
 
 
 def import_plugins(spec: SpecConfig) -> None:
-    """Import the modules that the opening of most models imports by name.
+    """Import the modules that the opening of most models and their first texts import by name.
 
     Where Python keeps no compiled modules (PYTHONDONTWRITEBYTECODE, read-only folders), their compilation takes more than
     a megabyte, which would be charged to the model.
@@ -94,3 +95,9 @@ def import_plugins(spec: SpecConfig) -> None:
         load(DRAFTERS, name)
     for name in {spec.policy} if spec.policy else set(DEFAULTS.values()):
         load(POLICIES, name)
+    for name in (spec.decoder, SpecConfig.decoder):  # the planner compares a run with one that makes no guesses
+        choose_decoder(name)
+    for name in {spec.verifier, SpecConfig.verifier, "greedy"}:
+        load(VERIFIERS, name)
+    if verifier_traits(spec.verifier).children in ("drawn", "independent"):
+        import edgedec.runtime.trees._independent  # noqa: F401  # NumPy's generators, which take 1.4 MiB

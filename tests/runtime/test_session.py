@@ -354,15 +354,12 @@ def test_contexts_longer_than_the_model_s_are_refused(path: Path, ctx_size: int)
 _RUN = """
 import sys
 import numpy as np
-from edgedec.runtime.session.session import Session
-from edgedec.runtime.planning.speculation import SpecConfig
-from edgedec.runtime.session.writer import AnswerWriter
-from tests.runtime.support.fake_world import ScriptedDraft
 from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
 path, ctx_size, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with Session.open(path, ctx_size=ctx_size, budget_bytes=budget or None, threads=2) as session:
     vocab = session.target.info.vocab
-    prompt = np.random.default_rng(0).integers(0, vocab, session.run.limits.positions - 20).astype(np.int32)
+    prompt = (7919 * np.arange(session.run.limits.positions - 20) % vocab).astype(np.int32)  # no module for random ones
     answer = session.generate(prompt, sampling=SamplingConfig(temperature=1.0, seed=1))
 print(session.run.plan.total_bytes, answer.timings.peak_bytes, answer.stop_reason)
 """
@@ -398,6 +395,46 @@ def test_a_full_context_stays_within_the_plan(tmp_path: Path, shape: str, method
     assert reason == "context"
     assert int(peak) <= int(planned)
     assert int(planned) < 2.5 * int(peak)  # a plan that always overestimates is useless
+
+
+# script for a process of its own: the modules that a run imports when its memory is measured already
+_LATE = """
+import sys
+from edgedec import demo
+from edgedec.memory.meter import MemoryMeter
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.session import Session
+start = MemoryMeter.start
+def note(self):
+    global before
+    before = set(sys.modules)
+    start(self)
+MemoryMeter.start = note
+names = dict(argument.split("=") for argument in sys.argv[1:])
+spec = SpecConfig(draft=demo.bundle_path("demo-draft") if names["drafter"] in ("model", "auto") else None, **names)
+with Session.open("demo", ctx_size=256, threads=1, spec=spec) as session:
+    session.generate(session.encode("Once upon a time"), n_predict=40, sampling=SamplingConfig(temperature=0.9, seed=1))
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "names",
+    [
+        *[{"drafter": name} for name in ("none", "ngram", "copy", "stand", "trigram", "model", "auto")],
+        *[{"drafter": "model", "policy": name} for name in ("static", "dynamic", "delayed", "hardware")],
+        *[{"drafter": "model", "policy": "chain", "verifier": name} for name in ("rejection", "block", "typical")],
+        *[{"drafter": "model", "policy": "static", "verifier": name} for name in ("traversal", "transport")],
+        {"drafter": "model", "decoder": "switch"},
+    ],
+    ids=lambda names: " ".join(names.values()),
+)
+def test_a_run_imports_nothing_after_its_memory_is_measured(names: dict[str, str]) -> None:
+    """NumPy's generators, which a verifier used in its first round, took 1.4 MiB that no plan had."""
+    command = [sys.executable, "-c", _LATE, *(f"{key}={name}" for key, name in names.items())]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == []
 
 
 def test_a_budget_on_a_gpu_is_refused(path: Path) -> None:
