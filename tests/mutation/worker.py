@@ -75,7 +75,7 @@ def run(request: dict[str, Any]) -> int:
         os.dup2(output, stream)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     signal.setitimer(signal.ITIMER_PROF, request["limit_s"])
-    os.environ["PYTHONPATH"] = request["folder"]
+    os.environ["PYTHONPATH"] = os.pathsep.join([request["folder"], os.getcwd()])  # the tree's tests, for their children
     sys.path.insert(0, request["folder"])
     # The copy's module is found first, so that a test that would run against the tree fails with a message.
     spec = importlib.util.find_spec(request["module"])
