@@ -12,6 +12,7 @@ BOARD = Board(
     part="LFE5U-85F-6BG381C",
     family="ecp5",
     has=MappingProxyType({"lut": 83_640, "ff": 83_640, "bram36": 104, "uram": 0, "dsp": 156}),
+    slots=2,
     clock_hz=80e6,
     oscillator_hz=25e6,
     oscillator_pin="G2",
@@ -33,6 +34,7 @@ BOARD = Board(
             "family": "Lattice FPGA-DS-02012",
             "has": "nextpnr-ecp5 --85k counts them: 83,640 LUT4 and registers, 208 EBR of 18 kbit, 156 multipliers 18 x 18",
             "most": "as on the KV260",
+            "slots": "edgedec's choice: three fit, but its clock was reached with two, and no build with three was tried",
             "clock_hz": "edgedec's choice: nextpnr-ecp5 reached 81.2 MHz with the embedded model's accelerator, where 80 "
             "were asked (docs/boards.md); timing by nextpnr, not measured on a board",
             "oscillator_hz": "emard/ulx3s, doc/constraints/ulx3s_v20.lpf",

@@ -94,6 +94,7 @@ class Board:
         family: one of FAMILIES.
         has: amount of each of RESOURCES; bram36 counts pairs of RAMs of 18 kbit.
         most: largest shares of the resources with which a design can still be placed and routed; 1 for those not named.
+        slots: largest number of tokens of a pass, 1 to 8; fewer than fit where more would not reach the clock.
         clock_hz: clock of the accelerator in Hz; assumed, not verified here.
         oscillator_hz, oscillator_pin: a clock that the fabric has without a processor, in Hz, and its pin.
         memory_kind: kind of the DRAM, or of its substitute.
@@ -124,6 +125,7 @@ class Board:
     family: str
     has: Mapping[str, int]
     most: Mapping[str, float] = field(default_factory=lambda: USABLE)
+    slots: int | None = None
     clock_hz: float
     oscillator_hz: float | None = None
     oscillator_pin: str | None = None
@@ -311,6 +313,7 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
         "family": _one_of(*FAMILIES),
         "has": _has,
         "most": _most,
+        "slots": _number(int, 1, 8),
         "clock_hz": _number(float, 1e6, 2e9),
         "oscillator_hz": _number(float, 1e3, 2e9),
         "oscillator_pin": _text,

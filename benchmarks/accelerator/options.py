@@ -1,11 +1,11 @@
-"""Compute what an option of the accelerator costs and gains, beside the same accelerator without it.
+"""Compute what the planner chooses for shapes of models, and what an option costs and gains beside the same without it.
 
     .venv/bin/python -m benchmarks.accelerator.options                # the tables
     .venv/bin/python -m benchmarks.accelerator.options --write-docs   # write them into docs/reports/accelerator.md
 
 All figures are estimates: tokens per second by the cycle model, with a memory of the KV260's measured rate that never makes
 anything else wait, and resources by the formulas that ``benchmarks.accelerator.resources`` compares with synthesis. The
-host takes no time. It takes two seconds.
+host takes no time. It takes three seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from edgedec.host.install_hint import install_extra
 if find_spec("amaranth") is None:
     sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")
 
-from benchmarks.accelerator.speed import SCHEMES, chosen
+from benchmarks.accelerator.speed import SCHEMES, SHAPES, chosen
+from benchmarks.accelerator.speed_figures import Estimated, figures
 from benchmarks.support.docs_tables import markdown_table, run_tables
 from benchmarks.support.shapes import BITNET_073B, BONSAI_17B, GEMMA_2_2B
 from edgedec.boards import all_boards, find_board
@@ -33,7 +34,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
 
-__all__ = ["TABLES", "norms_table", "rings_table", "shared_table"]
+__all__ = ["TABLES", "norms_table", "rings_table", "shapes_table", "shared_table"]
 
 _BOARD = find_board("kv260")
 _WINDOW, _CONTEXT = 256, 4096  # positions of the windows and of the context of the table of rings
@@ -69,6 +70,22 @@ def rings_table() -> str:
     return markdown_table((*head, "LUT, FF of the control and the cache's writer"), rows)
 
 
+def shapes_table() -> str:
+    """Return the table of the accelerators that the KV260 gets for shapes of models, and their speeds."""
+    rows = []
+    for name in ("bitnet-0.73b", "bitnet-2b4t", "bonsai-1.7b", "gemma2-2b"):
+        config = chosen(_BOARD, name, None)
+        passes = Estimated(SHAPES[name], config, _BOARD.bandwidth_bytes_s, SCHEMES.get(name))
+        speed = figures(passes, config, _BOARD.bandwidth_bytes_s)
+        shares = estimate(config).shares(_BOARD)
+        taken = (f"{100 * shares[kind]:.0f} %" for kind in ("lut", "bram36", "uram", "dsp"))
+        decoded = (f"{speed['decode_tok_s'][depth]:.1f}" for depth in ("128", "1024"))
+        chosen_ = (str(config.slots), "together" if config.shared else "each for itself")
+        rows.append((f"`{name}`", *chosen_, *decoded, f"{speed['ttft_s']['128']:.2f} s", *taken))
+    head = ("shape", "slots", "heads that share keys", "tokens/s at 128", "at 1,024 positions", "first token of 128")
+    return markdown_table((*head, "LUT", "BRAM36", "URAM", "DSP"), rows)
+
+
 def shared_table() -> str:
     """Return the table of heads that share keys and values, each for itself and together."""
     graph = shape_graph(BONSAI_17B, schemes=SCHEMES["bonsai-1.7b"])
@@ -97,7 +114,12 @@ def norms_table() -> str:
 
 # Name of a block of docs/reports/accelerator.md -> function of its table.
 TABLES: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {"options rings": rings_table, "options shared": shared_table, "options norms": norms_table}
+    {
+        "options shapes": shapes_table,
+        "options rings": rings_table,
+        "options shared": shared_table,
+        "options norms": norms_table,
+    }
 )
 
 

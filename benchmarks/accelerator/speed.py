@@ -61,7 +61,7 @@ from benchmarks.accelerator.speed_figures import (
     speculative,
 )
 from benchmarks.support.docs_tables import write_blocks
-from benchmarks.support.shapes import BITNET_073B, BONSAI_17B, GEMMA_2_2B
+from benchmarks.support.shapes import BITNET_073B, BITNET_2B4T, BONSAI_17B, GEMMA_2_2B
 from edgedec.board import RESOURCES, Board
 from edgedec.boards import all_boards, board_names, find_board
 from edgedec.cli.console import note, print_json, print_table
@@ -77,14 +77,13 @@ from edgedec.schemes import TernaryScheme
 DEMO = {**json.loads((TARGET / "config.json").read_text()), "tie_word_embeddings": False}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "bitnet-0.73b": BITNET_073B,
+    "bitnet-2b4t": BITNET_2B4T,
     "bonsai-1.7b": BONSAI_17B,
     "gemma2-2b": GEMMA_2_2B,
     "demo": DEMO,
 }
 _TERNARY_128 = TernaryScheme(group_size=128)
 SCHEMES: Mapping[str, ShapeSchemes] = {"bonsai-1.7b": ShapeSchemes(linear=_TERNARY_128, head=_TERNARY_128)}
-# Members of a chosen configuration that a shape needs for its speed.
-MEMBERS: Mapping[str, Mapping[str, Any]] = {"bonsai-1.7b": {"shared": True}}
 CONFIGS = MappingProxyType(
     {("kv260", "bitnet-0.73b"): AcceleratorConfig()}
 )  # the configurations that have goals; others are chosen
@@ -98,7 +97,7 @@ def chosen(device: Board, shape: str, slots: int | None) -> AcceleratorConfig:
     Raises:
         UnsupportedError: the shape does not fit the board.
     """
-    members: dict[str, Any] = dict(MEMBERS.get(shape, {})) | ({} if slots is None else {"slots": slots})
+    members: dict[str, Any] = {} if slots is None else {"slots": slots}
     if (device.name, shape) in CONFIGS:
         return replace(CONFIGS[device.name, shape], **members)
     graph = shape_graph(SHAPES[shape], schemes=SCHEMES.get(shape))

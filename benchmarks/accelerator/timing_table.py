@@ -61,7 +61,7 @@ def cases() -> dict[str, AcceleratorConfig]:
     board, gemma = find_board("kv260"), shape_model(shape_graph(GEMMA_2_2B))
     return {
         "bonsai-1.7b": chosen(board, "bonsai-1.7b", None),
-        "gemma-2-2b": config_for_board(gemma, board, others=all_boards(), slots=4),
+        "gemma-2-2b": config_for_board(gemma, board, others=all_boards()),
         "windows": replace(AcceleratorConfig(), context=4096, window=256),
     }
 

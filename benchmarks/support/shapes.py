@@ -22,10 +22,12 @@ from edgedec.bundle.manifest import Tokens
 from edgedec.families import build_graph
 from edgedec.progress import Progress, silent
 from edgedec.quantize.methods.int8 import quantize_int8
+from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme
 
 __all__ = [
     "BITNET_073B",
+    "BITNET_2B4T",
     "BONSAI_17B",
     "GEMMA_2_2B",
     "REVISION",
@@ -50,6 +52,8 @@ BITNET_073B: Mapping[str, Any] = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,  # the head is int8 in a bundle, and both come from one matrix
 }
+# microsoft/bitnet-b1.58-2B-4T, whose embedding is tied; the accelerator reads the head's only, which is int8 in a bundle.
+BITNET_2B4T: Mapping[str, Any] = {**SHAPES["bitnet-2b4t"], "model_type": "bitnet", "hidden_act": "relu2"}
 # Ternary-Bonsai of Qwen3-1.7B's shape.
 BONSAI_17B: Mapping[str, Any] = {
     "model_type": "qwen3",

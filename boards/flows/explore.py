@@ -16,7 +16,7 @@ from edgedec.boards.flows.check import is_possible
 from edgedec.boards.flows.interface import find_flow
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.graph.graph import Graph
-from edgedec.hw.compiler.choose import lowered, shape_of
+from edgedec.hw.compiler.choose import attend_together, lowered, shape_of
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.program import HostFacts, Program, laid_out, lowered_sizes
@@ -154,7 +154,7 @@ def explore(
         chosen = config_for_board(model, board, others=others, accepts=accepts, **overrides)
     except (UnsupportedError, UsageError) as error:
         refusal = error
-    groups = _groups(model, board, overrides)
+    groups = _groups(model, board, overrides, chosen)
     depths = _depths(groups)
     if not groups or (refusal is not None and _is_too_large(graph, board, groups[0])):
         raise refusal or UsageError(f"{board.name}: no such accelerator; change the members of --configuration")
@@ -209,8 +209,14 @@ def _best(points: Sequence[Point], numbers: Sequence[int], front: str) -> int:
 # Configurations to try.
 
 
-def _groups(model: IntegerModel, board: Board, overrides: Members) -> list[list[Members]]:
-    """Members of all configurations; each group shares a program. The smallest comes first."""
+def _groups(
+    model: IntegerModel, board: Board, overrides: Members, chosen: AcceleratorConfig | None
+) -> list[list[Members]]:
+    """Members of all configurations; each group shares a program. The smallest comes first.
+
+    Args:
+        chosen: the board's choice, whose number of slots is among those that are tried.
+    """
     shape = shape_of(model)
     fixed = {
         **shape,
@@ -223,14 +229,16 @@ def _groups(model: IntegerModel, board: Board, overrides: Members) -> list[list[
     swept: dict[str, Sequence[Any]] = {
         "beat_bytes": _BEAT_BYTES,
         "ports": _PORTS,
-        "slots": _SLOTS,
+        "slots": sorted({*_SLOTS, *([chosen.slots] if chosen else [])}),
         "tile_rows": sorted({max(2, round(share * most / (2 * ROWS))) * 2 * ROWS for share in _TILE_SHARES}),
         "softmax_lanes": _SOFTMAX_LANES,
         "prefetch_beats": _PREFETCH_BEATS,
     }
     choices = [[overrides[name]] if name in overrides else swept[name] for name in SWEPT]
     found = (fixed | dict(zip(SWEPT, values, strict=True)) for values in product(*choices))
-    possible = [members for members in found if _is_possible(members, board)]
+    together = chosen is None or chosen.shared
+    whole = ({"shared": together and attend_together(members)} | members for members in found)
+    possible = [members for members in whole if _is_possible(members, board)]
     return [list(same) for _, same in groupby(possible, key=lambda members: [members[name] for name in _LOWERED_FOR])]
 
 

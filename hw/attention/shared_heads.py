@@ -91,28 +91,38 @@ class SharedQueries(CostedComponent):
         at = Signal(range(self._depth))
         far = Signal(range(7 * self._head_dim + 1))  # elements from the first head to the last one
         begun = Signal()
-        ends = Signal()
-        following = Signal(range(self._depth))
+        # From ``base`` to the first head's next chunk, and to the last head's: registers, so that a place is one addition.
+        # The next chunk after a head's last one is that of the next heads, ``far`` elements further.
+        onward, beyond = Signal(range(8 * self._head_dim + 1)), Signal(range(15 * self._head_dim + 1))
+        ends = Signal()  # the chunk is a head's last one
+        following = Signal()  # the next chunk will be
         m.d.comb += [
             reads.valid.eq((left != 0) & begun),
             reads.p.start.eq(at),
             reads.p.length.eq(self._chunk),
-            ends.eq(index == chunks - 1),
-            following.eq(base + self._chunk + Mux(ends, far, 0)),
+            following.eq(index == chunks - 2 if chunks > 1 else 1),
         ]
         with m.If(begin):
             steps = Array([0, 1, 3, 7])[self.attends.p.together]
             m.d.sync += [
                 *(left.eq(self.attends.p.heads >> self.attends.p.together), index.eq(0), base.eq(0), begun.eq(0)),
+                ends.eq(chunks == 1),
                 far.eq(steps * self._head_dim),
             ]
         with m.Elif(~begun):
             m.d.sync += [begun.eq(1), at.eq(far), head.eq(last)]
+            m.d.sync += [onward.eq(self._chunk + far), beyond.eq(self._chunk + (far << 1))]
+            if chunks > 1:
+                m.d.sync += [onward.eq(self._chunk), beyond.eq(self._chunk + far)]
         with m.Elif(reads.valid & reads.ready):
             m.d.sync += [at.eq(at - self._head_dim), head.eq(head - 1)]
             with m.If(head == 0):
-                m.d.sync += [base.eq(following), at.eq(following + far), head.eq(last)]
-                m.d.sync += [index.eq(Mux(ends, 0, index + 1)), left.eq(left - ends)]
+                m.d.sync += [base.eq(base + onward), at.eq(base + beyond), head.eq(last)]
+                m.d.sync += [
+                    onward.eq(self._chunk + Mux(following, far, 0)),
+                    beyond.eq(self._chunk + far + Mux(following, far, 0)),
+                ]
+                m.d.sync += [index.eq(Mux(ends, 0, index + 1)), left.eq(left - ends), ends.eq(following)]
 
     def _give(self, m: Module, source: Any, begin: Signal, last: Signal, stride: Signal) -> None:
         """Put the rows of a head before those of the heads after it, which have arrived already."""
@@ -120,6 +130,7 @@ class SharedQueries(CostedComponent):
         chunks = self._head_dim // self._chunk
         left = Signal(8)
         index = Signal(range(chunks))
+        closes = Signal()  # the chunk is a head's last one
         head = Signal(3)
         merged = Signal(self.items.payload.shape(), reset_less=True)
         final = head == 0
@@ -137,12 +148,13 @@ class SharedQueries(CostedComponent):
             m.d.sync += [merged.eq(sink.payload), head.eq(head - 1)]
             with m.If(final):
                 m.d.sync += [merged.eq(0), head.eq(last), index.eq(index + 1)]
-                with m.If(index == chunks - 1):
+                m.d.sync += closes.eq(index == chunks - 2 if chunks > 1 else 1)
+                with m.If(closes):
                     m.d.sync += [index.eq(0), left.eq(left - 1)]
         with m.If(begin):
             m.d.sync += [
                 *(left.eq(self.attends.p.heads >> self.attends.p.together), index.eq(0), merged.eq(0)),
-                head.eq((1 << self.attends.p.together) - 1),
+                *(head.eq((1 << self.attends.p.together) - 1), closes.eq(chunks == 1)),
             ]
 
 

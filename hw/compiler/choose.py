@@ -1,6 +1,6 @@
 """The choice of an accelerator for a model by its shape; edgedec.hw.plan.choose_board considers a board as well."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edgedec.errors import UnsupportedError
@@ -104,6 +104,11 @@ def ringed(members: dict[str, Any]) -> dict[str, Any]:
     """Return members without a window if rings would not be shorter than the context, which is the same accelerator."""
     whole = AcceleratorConfig(**members)
     return {**members, "window": 0} if whole.window and whole.ring is None else members
+
+
+def attend_together(members: Mapping[str, Any]) -> bool:
+    """Return whether ``shared`` pays: heads share keys, and a pass of few tokens leaves slots unused."""
+    return bool(members["slots"] > 1 and members["heads"] > members["kv_heads"])
 
 
 def ports_of(beat_bytes: int, most: int, port_bytes: int) -> int:

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.instruction_layouts import header_layout
-from edgedec.hw.blocks.ram_cost import block_rams
+from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, MAGIC
@@ -35,7 +35,7 @@ class ProgramMemory(CostedComponent):
     """Store the header and the instructions of one program.
 
     Parameters:
-        config: configuration of the accelerator, of which beat_bytes, instructions and hash matter.
+        config: configuration of the accelerator, of which beat_bytes, instructions, ultra and hash matter.
 
     Members:
         begin: In(1). Forget everything; a program of ``words`` words of 32 bytes follows.
@@ -53,11 +53,11 @@ class ProgramMemory(CostedComponent):
     Latency: 3 cycles from the last beat to ``loaded``, one more if a beat holds two words; 3 from ``walk`` to the first
         instruction.
     Throughput: one word per cycle in and out.
-    Source: derived here. Block RAM with an output register.
+    Source: derived here. Block RAM, or UltraRAM if there is some, with an output register.
     """
 
     def __init__(self, config: AcceleratorConfig) -> None:
-        self._config = config
+        self._config, self._ultra = config, config.style(config.instructions) == "ultra"
         self._unpacker = Unpacker(beat_bytes=config.beat_bytes, item_bytes=INSTRUCTION_BYTES)
         bits = index_bits(config)
         super().__init__(
@@ -78,7 +78,8 @@ class ProgramMemory(CostedComponent):
     @property
     def resources(self) -> Resources:
         config = self._config
-        memory = Resources(bram18=block_rams(_BITS, config.instructions))
+        words = config.instructions
+        memory = Resources(uram=ultra_rams(_BITS, words)) if self._ultra else Resources(bram18=block_rams(_BITS, words))
         header = Resources(lut=2 * 22 + 8 + 24, ff=index_bits(config) + 2)
         counters = Resources(lut=6 * index_bits(config), ff=_BITS + 7 * index_bits(config) + 7)
         return self._unpacker.resources + header + counters + memory
@@ -86,7 +87,10 @@ class ProgramMemory(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.memory = memory = Memory(
-            shape=unsigned(_BITS), depth=self._config.instructions, init=[], attrs={"ram_style": "block"}
+            shape=unsigned(_BITS),
+            depth=self._config.instructions,
+            init=[],
+            attrs={"ram_style": "ultra" if self._ultra else "block"},
         )
         self._take(m, memory)
         self._hand_out(m, memory)
@@ -101,31 +105,31 @@ class ProgramMemory(CostedComponent):
         header = data.View(header_layout(), items.payload)
         begun = Signal()
         left = Signal(range(self._config.instructions + 2))
+        misses = Signal()  # words are left, which is a register because it enables the others
         following = Signal.like(left)  # instructions according to the length, which is steady long before a word
         other = Signal()
         beyond = Signal()
         m.d.comb += [
             items.ready.eq(1),
             port.data.eq(items.payload),
-            port.en.eq(items.valid & begun & (left != 0)),
+            port.en.eq(items.valid & begun & misses),
             self.cut.eq(other | beyond),
         ]
         m.d.sync += following.eq(self.words - 1)
-        with m.If(items.valid & begun):
-            m.d.sync += left.eq(left - (left != 0))
-            with m.If(port.en):
-                m.d.sync += port.addr.eq(port.addr + 1)
+        with m.If(port.en):
+            m.d.sync += [left.eq(left - 1), misses.eq(left != 1), port.addr.eq(port.addr + 1)]
         with m.If(items.valid & ~begun):
             m.d.sync += [
                 begun.eq(1),
                 left.eq(following),
+                misses.eq(following != 0),
                 port.addr.eq(0),
                 self.foreign.eq((header.magic != MAGIC) | (header.configuration != self._config.hash)),
                 other.eq(header.instructions != following),
                 beyond.eq(header.commit >= header.instructions),
                 self.commit.eq(header.commit),
             ]
-        m.d.sync += self.loaded.eq(begun & (left == 0))
+        m.d.sync += self.loaded.eq(begun & ~misses)
         with m.If(self.begin):
             m.d.sync += [begun.eq(0), self.loaded.eq(0)]
 

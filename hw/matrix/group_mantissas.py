@@ -86,16 +86,18 @@ class GroupMantissas(CostedComponent):
 
     def _walk(self, m: Module, name: str, words: Value, step: Value) -> tuple[Value, Value, Value]:
         """Return the next beat's address, whether it is the group's last, and its number of words; ``step`` advances."""
-        passed = Signal(range(self._tile_words + 1), name=f"{name}_words")
+        most = self._per_beat
+        reach = Signal(
+            range(self._tile_words + most + 1), init=most, name=f"{name}_reach"
+        )  # words up to the beat's end
         address = Signal(self._address_bits, name=f"{name}_address")
-        left = (words - passed)[: len(passed)]
-        ends = left <= self._per_beat
+        ends = words <= reach
         with m.If(step):
             m.d.sync += [
-                passed.eq(Mux(ends, 0, passed + self._per_beat)),
+                reach.eq(Mux(ends, most, reach + most)),
                 address.eq(Mux(ends, 0, address + 1)),
             ]
-        return address, ends, Mux(ends, left, self._per_beat)
+        return address, ends, Mux(ends, (words - reach + most)[: most.bit_length()], most)
 
     def _write(self, m: Module, memory: Memory, full: Signal, words: Signal) -> None:
         port = memory.write_port()

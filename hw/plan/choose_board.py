@@ -6,7 +6,7 @@ from typing import Any
 from edgedec.board import Board
 from edgedec.errors import UnsupportedError
 from edgedec.graph.ops import Linear
-from edgedec.hw.compiler.choose import lowered, ports_of, ringed, shape_of
+from edgedec.hw.compiler.choose import attend_together, lowered, ports_of, ringed, shape_of
 from edgedec.hw.compiler.program import laid_out, lowered_sizes
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.plan.estimate import estimate
@@ -15,7 +15,7 @@ from edgedec.reference.integer_profile.model import IntegerModel
 __all__ = ["config_for_board"]
 
 _BEAT_BYTES = (4, 8, 16, 32, 64)  # widths of a beat in bytes
-_SLOTS = (8, 4, 2, 1)  # numbers of slots, in the order of preference
+_MOST_SLOTS = 8  # largest number of slots
 _MOST_SOFTMAX_LANES = 8  # largest number of lanes of the softmax
 _ENOUGH = 0.9  # share of the memory's bandwidth; a stream that uses this much need not be twice as wide
 _LEAST_INSTRUCTIONS = 16  # smallest number of instructions of a configuration
@@ -34,8 +34,7 @@ def config_for_board(
     """Return the accelerator for a model on a board, by ``edgedec.hw.plan.estimate``. The result is deterministic.
 
     It is as wide as the board's memory is fast at the board's clock, or narrower if that does not fit; then it has the
-    most
-    slots that fit: 8, 4, 2 or 1.
+    most slots that fit, up to the board's. Query heads that share keys attend together where that costs no slot.
 
     Args:
         model: the model.
@@ -89,9 +88,11 @@ def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> I
     sizes = [overrides["beat_bytes"]] if "beat_bytes" in overrides else [size for size in possible if size <= widest]
     for beat_bytes in reversed(sizes):
         ports = ports_of(beat_bytes, device.ports, device.port_bytes)
-        for slots in [overrides["slots"]] if "slots" in overrides else _SLOTS:
+        for slots in [overrides["slots"]] if "slots" in overrides else range(device.slots or _MOST_SLOTS, 0, -1):
             members = {**shape, **fixed, "beat_bytes": beat_bytes, "ports": ports, "slots": slots} | overrides
-            yield ringed({"softmax_lanes": _softmax_lanes(members)} | members)
+            lanes = _softmax_lanes(members)
+            for shared in (True, False) if attend_together(members) and "shared" not in members else (False,):
+                yield ringed({"shared": shared, "softmax_lanes": lanes} | members)
 
 
 def _softmax_lanes(members: dict[str, Any]) -> int:

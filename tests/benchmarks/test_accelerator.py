@@ -250,7 +250,8 @@ def test_the_units_of_a_bonsai_hide_behind_its_reads(
 ) -> None:
     """Check that a token reads its 1.72 thousand million trits, their scales, and keys and values once per key head.
 
-    Neither the norms of the heads nor the likeliest of 151,936 ids take longer than the reads beside them.
+    The norms of the heads take no longer than the reads beside them. The likeliest of 151,936 ids take 35 cycles for each
+    word of five rows, whose weights take 33.
     """
     assert ran(benchmark, monkeypatch, "--shape", "bonsai-1.7b", "--json") == 0
     result = json.loads(capsys.readouterr().out)
@@ -261,7 +262,7 @@ def test_the_units_of_a_bonsai_hide_behind_its_reads(
     weights = (28 * layer + 151_936 * 2048) * (1 / 5 + 1 / 128)
     for positions, speed in result["decode_tok_s"].items():
         cached = 28 * 8 * 2 * 128 * (int(positions) - 1)
-        assert 0.97 < speed * (weights + cached) / rate < 1
+        assert 0.965 < speed * (weights + cached) / rate < 1
     for kept, speeds in result["speculative_tok_s"].items():
         # A pass of four rows leaves no room for the second head of a group.
         assert speeds["128"] == pytest.approx(int(kept) * result["decode_tok_s"]["128"], rel=0.03)
@@ -281,7 +282,8 @@ def test_the_norms_of_a_gemma_2_cost_a_percent(
     assert (result["fits"], config.post_norms, config.score_cap, config.gelu) == (True, True, True, True)
     layer = 2304 * 256 * (8 + 2 * 4 + 8) + 3 * 2304 * 9216
     weights = 26 * layer / 5 + 256_000 * 2304
-    cached = 26 * 8 * 2 * 256 * 127  # every query head reads its keys and values
+    assert config.shared
+    cached = 26 * 4 * 2 * 256 * 127  # two query heads read the keys and values that they share together
     assert 0.96 < result["decode_tok_s"]["128"] * (weights + cached) / rate < 0.99
 
 

@@ -303,13 +303,14 @@ def test_tokens_in_a_ring_equal_the_integer_model() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.rtl
-def test_tokens_whose_heads_attend_together_equal_the_integer_model() -> None:
-    """Run a prompt of two tokens, and one token after it, which reads the keys and values of both heads once."""
-    model, program, embedding = compiled(shared=True)
+@pytest.mark.parametrize(("slots", "bonsai"), [(2, False), (3, True), (5, False), (6, True), (7, True)])
+def test_tokens_whose_heads_attend_together_equal_the_integer_model(slots: int, bonsai: bool) -> None:
+    """Run a prompt that fills the slots, and one token after it, which reads the keys and values of both heads once."""
+    model, program, embedding = compiled(shared=True, slots=slots, bonsai=bonsai)
     device = simulated(program.config, laid_out(program.sizes, program.config.ports)[1])
     sequence = model.open()
     with Driver(device, program, embedding, max_cycles=20_000) as driver:
-        for ids in ([7, 14], [40]):
+        for ids in ([7, 14, 40, 9, 22, 3, 31][:slots], [40]):
             array, rows = np.array(ids, np.int32), np.arange(len(ids), dtype=np.int32)
             expected = sequence.forward(array)
             report = driver.forward(array, logits=WHOLE_ROWS)
@@ -319,4 +320,4 @@ def test_tokens_whose_heads_attend_together_equal_the_integer_model() -> None:
             assert report.beats == beats(program, driver.length, len(ids))
             for holder in (driver, sequence):
                 holder.commit(rows)
-    assert beats(program, 2, 1) < beats(program, 2, 2)
+    assert beats(program, 2, 1) < beats(program, 2, slots)

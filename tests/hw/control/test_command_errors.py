@@ -445,8 +445,10 @@ def test_wrong_parameters_are_refused() -> None:
         CommandProcessor(CONFIG, address_bits=8)
 
 
-def test_the_estimate_is_mostly_program_memory() -> None:
-    small, large = (CommandProcessor(AcceleratorConfig(instructions=count)).resources for count in (512, 1536))
+@pytest.mark.parametrize(("ultra", "rams"), [(False, (24, 0)), (True, (0, 4))])
+def test_the_estimate_is_mostly_program_memory(ultra: bool, rams: tuple[int, int]) -> None:
+    configs = (AcceleratorConfig(instructions=count, ultra=ultra) for count in (512, 1536))
+    small, large = (CommandProcessor(config).resources for config in configs)
     assert (small.bram18, small.dsp, small.uram) == (8, 0, 0)
-    assert large.bram18 == 24
+    assert (large.bram18, large.uram) == rams
     assert abs(large.lut - small.lut) < 60

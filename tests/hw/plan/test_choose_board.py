@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from edgedec.boards import find_board
+from edgedec.hw.compiler.shapes import ShapeSchemes, shape_graph, shape_model
 from edgedec.hw.plan.choose_board import config_for_board
+from edgedec.hw.plan.estimate import estimate
+from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.schemes import TernaryScheme
 from tests.edgedec.reference.integer_profile.support.make_models import tiny
 
 
@@ -25,3 +33,44 @@ def test_a_port_has_four_bytes_at_least(model: IntegerModel, ports: int, beat_by
     """Choose at a clock at which the narrowest beat is faster than the memory."""
     config = config_for_board(model, find_board("kv260"), context=64, ports=ports, clock_hz=20_000_000_000, slots=1)
     assert (config.ports, config.beat_bytes) == (ports, beat_bytes)
+
+
+# The head and all linears have a scale for each group of 128 columns.
+BONSAI_17B = {
+    **SHAPES["bitnet-2b4t"],
+    "model_type": "qwen3",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+}
+GROUPS = TernaryScheme(group_size=128)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("shape", "schemes", "slots"),
+    [(SHAPES["bitnet-2b4t"], None, 8), (BONSAI_17B, ShapeSchemes(linear=GROUPS, head=GROUPS), 7)],
+    ids=["2b4t", "bonsai"],
+)
+def test_a_board_has_the_most_slots_that_fit(
+    shape: Mapping[str, Any], schemes: ShapeSchemes | None, slots: int
+) -> None:
+    """Heads that share keys attend together; the program lies in UltraRAM, without which a slot less would fit."""
+    model, board = shape_model(shape_graph(shape, schemes=schemes)), find_board("kv260")
+    config = config_for_board(model, board)
+    assert (config.slots, config.shared, config.beat_bytes) == (slots, True, 64)
+    assert not estimate(config).beyond(board)
+    assert slots == 8 or estimate(replace(config, slots=slots + 1)).beyond(board)
+    assert config_for_board(model, board, shared=False).shared is False
+    assert config_for_board(model, board, slots=1).shared is False  # a pass of one token leaves no slot unused
+
+
+def test_a_board_may_limit_the_slots(model: IntegerModel) -> None:
+    board = find_board("kv260")
+    assert config_for_board(model, board, context=64).slots > 3
+    assert config_for_board(model, replace(board, slots=3), context=64).slots == 3
+    assert config_for_board(model, find_board("ulx3s-85f"), context=64).slots == 2
