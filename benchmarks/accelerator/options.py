@@ -77,8 +77,10 @@ def shapes_table() -> str:
         config = chosen(_BOARD, name, None)
         passes = Estimated(SHAPES[name], config, _BOARD.bandwidth_bytes_s, SCHEMES.get(name))
         speed = figures(passes, config, _BOARD.bandwidth_bytes_s)
-        shares = estimate(config).shares(_BOARD)
-        taken = (f"{100 * shares[kind]:.0f} %" for kind in ("lut", "bram36", "uram", "dsp"))
+        needs = estimate(config)
+        shares, unpacked = needs.shares(_BOARD), needs.unpacked.shares(_BOARD)["lut"]
+        taken = [f"{100 * shares[kind]:.0f} %" for kind in ("lut", "bram36", "uram", "dsp")]
+        taken[0] += f" ({100 * unpacked:.0f} %)"
         decoded = (f"{speed['decode_tok_s'][depth]:.1f}" for depth in ("128", "1024"))
         chosen_ = (str(config.slots), "together" if config.shared else "each for itself")
         rows.append((f"`{name}`", *chosen_, *decoded, f"{speed['ttft_s']['128']:.2f} s", *taken))

@@ -55,8 +55,8 @@ _SMALLEST = 100  # least LUTs or FF of a part that is named
 def share_tables() -> dict[str, str]:
     """Return the tables of the pages by name: shares of a board's device, estimated, and the usable ones."""
     board, expected = find_board(_DOCUMENTED), estimate(AcceleratorConfig())
-    in_fabric = replace(expected, parts={**expected.parts, "adders": expected.in_multipliers})
-    shares = {"estimate": expected.shares(board), "with the MacArray's adders in LUTs": in_fabric.shares(board)}
+    in_fabric = expected.unpacked.shares(board)
+    shares = {"estimate": expected.shares(board), "with the MacArray's adders in LUTs": in_fabric}
     rows = [
         *((name, *(f"{part[kind]:.0%}".replace("%", " %") for kind in RESOURCES)) for name, part in shares.items()),
         ("usable", *(f"{board.most.get(kind, 1):.0%}".replace("%", " %") for kind in RESOURCES)),

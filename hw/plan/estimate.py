@@ -1,7 +1,7 @@
 """Estimated resources of an accelerator before synthesis: by part, in total, and as shares of a board's device."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgedec.board import Board
 from edgedec.errors import UsageError
@@ -30,6 +30,11 @@ class Estimate:
     @property
     def total(self) -> Resources:
         return total(self.parts.values())
+
+    @property
+    def unpacked(self) -> "Estimate":
+        """The estimate if no tool puts the adders and registers around the MacArray's multipliers into them."""
+        return replace(self, parts={**self.parts, "adders": self.in_multipliers})
 
     def under(self, path: str) -> Resources:
         """Return the resources of a submodule with all that is in it, such as "datapath.matrix".
