@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -175,9 +175,12 @@ class CacheWriter(CostedComponent):
         ring = self._config.ring
         if ring is None:
             return carried(m, enable, self.committed + item.position, name="position")
+        less = Signal(signed(len(self.place) + 1))
+        m.d.sync += less.eq(self.place - ring.rows)
         position = carried(m, enable, Mux(item.ring, self.place, self.committed) + item.position)
-        passed = carried(m, enable, item.ring) & (position >= ring.rows)
-        return carried(m, enable, Mux(passed, position - ring.rows, position)[: len(position)], name="row")
+        wrapped = carried(m, enable, less + item.position)  # negative before the end of the ring
+        passed = carried(m, enable, item.ring) & ~wrapped[-1]
+        return carried(m, enable, Mux(passed, wrapped, position)[: len(position)], name="row")
 
     def _physical(self, beats: Any, lane: Any) -> Any:
         """Return the address of chunk ``lane`` of a beat, counted from kv_address: ``striping.physical_address`` in bits."""
