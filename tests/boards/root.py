@@ -17,9 +17,10 @@ import argparse
 import platform
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from edgedec.errors import EdgedecError, ToolError
 from edgedec.least_versions import NUMPY, PYNQ, dotted
@@ -47,14 +48,15 @@ class Machine:
     Attributes:
         emulator: program that runs its programs; empty: this machine is such a processor.
         triplet: name of its system, and of its folders of libraries.
-        system: packages for Python that are those of Debian or Ubuntu, and not wheels of the package index.
+        system: packages for Python that are those of Debian or Ubuntu, and not wheels of the package index, each with the
+            name of its package there.
         builds: Python is built where Ubuntu's packages cannot be had.
         compiles: the package ml_dtypes is compiled, because the index has no wheel of it.
     """
 
     emulator: str
     triplet: str
-    system: tuple[str, ...] = ()
+    system: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     builds: bool = False
     compiles: bool = False
 
@@ -69,14 +71,20 @@ MACHINES = {
     "armhf": Machine(
         emulator="qemu-arm-static",
         triplet="arm-linux-gnueabihf",
-        system=("numpy", "cffi", "pycparser"),
+        system=MappingProxyType(
+            {
+                "numpy": "python3-numpy",
+                "cffi": "python3-cffi",
+                "PyYAML": "python3-yaml",  # tokenizers needs a package that needs it
+            }
+        ),
         compiles=True,
     ),
     # The packages of Ubuntu that Kria boards have, for another processor.
     "amd64": Machine(
         emulator="",
         triplet="x86_64-linux-gnu",
-        system=("numpy",),
+        system=MappingProxyType({"numpy": "python3-numpy"}),
     ),
 }
 
@@ -136,7 +144,7 @@ def make_root(folder: Path, arch: str, python: str, mirror: str, kept: Path) -> 
         ToolError: the packages cannot be fetched, and Python cannot be built in their place.
     """
     machine, release = MACHINES[arch], RELEASES[python]
-    packages = [*PACKAGES, *(f"python3-{name}" for name in machine.system)]
+    packages = [*PACKAGES, *machine.system.values()]
     packages += compile_ml_dtypes.PACKAGES if machine.compiles else ()
     try:
         unpack_release(folder, arch, release, mirror, packages)

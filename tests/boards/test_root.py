@@ -26,14 +26,14 @@ NUMPY_THERE = {
     ("host", "3.10"): "NumPy 1.21.2",
     ("arm64", "3.10"): "NumPy 1.21.2",
     ("amd64", "3.10"): "NumPy 1.21.5",
+    ("armhf", "3.11"): "NumPy 1.24.2",
 }
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("arch", "python"),
-    # armhf is left out: no run of it has come to its end, see docs/devices.md.
-    [("host", "3.10"), ("arm64", "3.10"), ("arm64", "3.11"), ("amd64", "3.10")],
+    [("host", "3.10"), ("arm64", "3.10"), ("arm64", "3.11"), ("amd64", "3.10"), ("armhf", "3.11")],
 )
 def test_texts_are_written_on_the_simulated_board(project_root: Path, tmp_path: Path, arch: str, python: str) -> None:
     """Check the wheel, pynq 3.0.1 and NumPy there. Only Python 3.10 has wheels of the least NumPy."""

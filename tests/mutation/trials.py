@@ -126,7 +126,6 @@ class Attempt:
     """Hold the result of one test file against one mutant; it is a line of the results file."""
 
     key: str
-    diff: str
     test: str
     outcome: str
     seconds: float
@@ -189,7 +188,7 @@ class Trials:
                 raise ToolError(f"pytest over {test.name} gave {end.code} for {mutant.diff}:\n{end.output[-2000:]}")
             outcome = _OUTCOMES[end.code]
             _LOG.info("%s %s (%s, %.1f s)", outcome, mutant.diff, test.name, end.seconds)
-            self._add(key, mutant.diff, test, outcome, end)
+            self._add(key, test, outcome, end)
         return self._known[key]
 
     def _without_mutant(self, module: str, test: Path, name: str) -> _End:
@@ -252,11 +251,11 @@ class Trials:
             code=code, seconds=seconds, output=written, last_test=next(reversed(tests), ""), seconds_by_test=ended
         )
 
-    def _add(self, key: str, diff: str, test: Path, outcome: str, end: _End) -> None:
+    def _add(self, key: str, test: Path, outcome: str, end: _End) -> None:
         name = test.relative_to(self.root).as_posix()
-        attempt = Attempt(key=key, diff=diff, test=name, outcome=outcome, seconds=round(end.seconds, 2))
+        attempt = Attempt(key=key, test=name, outcome=outcome, seconds=round(end.seconds, 2))
         with self._lock, self.results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(attempt)) + "\n")
+            file.write(json.dumps(asdict(attempt), separators=(",", ":")) + "\n")
             self._known[key] = attempt
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
-from edgedec.reference.integer_profile.numbers import I64, clamp_shift, round_shift
+from edgedec.reference.integer_profile.numbers import I64, clamp_shift, round_shift, shifted
 from edgedec.reference.integer_profile.tables import EXP2_LAST, exp2_negative
 from edgedec.reference.integer_profile.values import Logits
 
@@ -18,7 +18,7 @@ _DIFFERENCE_SHIFT = 6
 
 def real(logits: Logits) -> NDArray[np.float64]:
     """Return the logits as real numbers, float64 [r, vocab], with their soft-cap."""
-    unit: NDArray[np.float64] = np.ldexp(logits.mantissa.astype(np.float64), logits.exponent)
+    unit = shifted(logits.mantissa, logits.exponent)
     uncapped = logits.values.astype(np.float64) * unit[:, None]
     return uncapped if logits.cap is None else logits.cap * np.tanh(uncapped / logits.cap)
 

@@ -31,6 +31,7 @@ __all__ = [
     "normalize16",
     "round_shift",
     "saturate",
+    "shifted",
     "to_fixed",
 ]
 
@@ -97,6 +98,17 @@ def to_fixed(x: NDArray[Any] | float, unit: float, bits: int) -> I64:
     return np.clip(scaled, -limit, limit).astype(np.int64)
 
 
+def shifted(values: NDArray[Any], exponent: NDArray[Any] | int) -> NDArray[np.float64]:
+    """Return ``values`` * 2^``exponent`` as float64, both of shapes that broadcast.
+
+    NumPy takes exponents of the C compiler's int alone, and would refuse int64 on a 32-bit processor.
+
+    Example: ``shifted(np.array([3]), np.array([-1]))`` is ``[1.5]``.
+    """
+    result: NDArray[np.float64] = np.ldexp(values.astype(np.float64), np.asarray(exponent, np.intc))
+    return result
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mantissas:
     """Real factors as ``values`` * 2^``exponent``: integers of limited width with one exponent."""
@@ -117,7 +129,7 @@ def mantissas(x: NDArray[Any] | float, bits: int = 16, *, least_exponent: int = 
     exponent = max(math.frexp(most)[1] - bits, least_exponent)
     if math.floor(math.ldexp(most, -exponent) + 0.5) >= 1 << bits:  # 65535.7 would become 65536
         exponent += 1
-    return Mantissas(values=np.floor(np.ldexp(real, -exponent) + 0.5).astype(np.int64), exponent=exponent)
+    return Mantissas(values=np.floor(shifted(real, -exponent) + 0.5).astype(np.int64), exponent=exponent)
 
 
 @dataclass(frozen=True, kw_only=True)

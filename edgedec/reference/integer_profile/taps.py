@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.graph.ops import Add, Attention, Embed, GatedActivation, Operation, RmsNorm
 from edgedec.reference.integer_profile.model import IntegerModel
-from edgedec.reference.integer_profile.numbers import I64
+from edgedec.reference.integer_profile.numbers import I64, shifted
 from edgedec.reference.integer_profile.ops.rms_norm import NormConstants
 
 __all__ = ["TapForm", "TapRecorder", "TappedRows", "tap_form"]
@@ -78,7 +78,7 @@ class TappedRows:
             # A number of 27 bits times a power of two rounds like the number alone.
             real: NDArray[np.float32] = np.multiply(self.values, np.float32(self.form.unit), dtype=np.float32)
             return real
-        units: NDArray[np.float64] = self.form.unit / np.ldexp(self.root.astype(np.float64), self.exponent)
+        units = self.form.unit / shifted(self.root, self.exponent)
         quotients: NDArray[np.float64] = self.values * units[:, None]
         return quotients.astype(np.float32)
 

@@ -28,6 +28,7 @@ from edgedec.reference.integer_profile.numbers import (
     normalize16,
     round_shift,
     saturate,
+    shifted,
     to_fixed,
 )
 from edgedec.reference.integer_profile.site import Site, unsupported
@@ -111,7 +112,7 @@ def prepare(op: Attention, site: Site) -> AttentionConstants:
     code = largest(CODE_BITS)
     k = _factor(op, k_name, k_form.unit * code / _ranges(site, k_name, state.kv_heads, k_form), _LONGEST_CODE_SHIFT)
     # Real value of a key's code, including the rounding of the mantissa, so that the rounding cancels.
-    k_scale = k_form.unit / np.ldexp(k.values.astype(np.float64), k.exponent)  # [kv_heads, head_dim]
+    k_scale = k_form.unit / shifted(k.values, k.exponent)  # [kv_heads, head_dim]
     reach = _ranges(site, q_name, op.heads, q_form) * k_scale[shared]
     q_scale = reach.max(axis=1, keepdims=True) / largest(QUERY_BITS)  # [heads, 1]
     v_scale = _ranges(site, v_name, state.kv_heads, v_form) / code  # [kv_heads, 1]

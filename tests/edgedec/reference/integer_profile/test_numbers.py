@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from edgedec.reference.integer_profile.numbers import (
     normalize16,
     round_shift,
     saturate,
+    shifted,
     to_fixed,
 )
 from edgedec.reference.integer_profile.tables import exp2_negative, exp2_table, gate_positive, gate_table, rotary
@@ -79,6 +81,21 @@ def test_mantissas_carry_at_the_top_and_are_clamped_at_the_bottom() -> None:
     assert mantissas(0.0).values.tolist() == [0]
     clamped = mantissas(np.array([2.0**-30]), least_exponent=-35)
     assert (clamped.values.tolist(), clamped.exponent) == ([32], -35)
+
+
+def test_numbers_are_shifted_by_exponents_of_any_width() -> None:
+    found = shifted(np.array([[3], [5]]), np.array([-1, 70]))
+    assert found.tolist() == [[1.5, 3 * 2.0**70], [2.5, 5 * 2.0**70]]
+    assert found.dtype == np.float64
+    assert shifted(np.array([0.5]), -1).tolist() == [0.25]
+
+
+def test_exponents_of_arrays_are_ints_of_the_compiler(project_root: Path) -> None:
+    """NumPy's ldexp refuses int64 on a 32-bit processor, which only an emulated one would show."""
+    folders = ("edgedec", "runtime", "hw", "sim", "boards", "quantize")
+    sources = (path for folder in folders for path in (project_root / folder).rglob("*.py"))
+    users = {path.name for path in sources if "np.ldexp(" in path.read_text("utf-8")}
+    assert users == {"numbers.py", "portable_math.py"}
 
 
 def test_to_fixed_rounds_half_up_and_saturates() -> None:
