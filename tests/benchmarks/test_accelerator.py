@@ -14,6 +14,7 @@ import pytest
 from edgedec.boards import board_names, find_board
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.plan.estimate import estimate
 from edgedec.sim.cxxrtl.accelerator import accelerator_library
 from edgedec.sim.ddr.parameters import KV260
 from tests.sim.support.make_small_top import CONFIG
@@ -258,6 +259,8 @@ def test_the_units_of_a_bonsai_hide_behind_its_reads(
     config, rate = AcceleratorConfig(**result["config"]), find_board("kv260").bandwidth_bytes_s
     assert (result["fits"], result["goals"], config.scaling, config.per_row) == (True, False, True, False)
     assert config.head_norms
+    assert (config.slots, config.shared) == (7, True)  # the program in UltraRAM leaves room for the seventh
+    assert estimate(replace(config, slots=8)).beyond(find_board("kv260"))
     layer = 2048 * 128 * (16 + 2 * 8 + 16) + 3 * 2048 * 6144
     weights = (28 * layer + 151_936 * 2048) * (1 / 5 + 1 / 128)
     for positions, speed in result["decode_tok_s"].items():
