@@ -45,7 +45,8 @@ __all__ = [
 
 TABLE = Path(__file__).parent / "figures" / "timing.json"
 RANKED = ("levels", "endpoints_above", "register_loads", "net_loads", "sta_ns")
-_GATES = {"levels": MOST_LEVELS, "register_loads": MOST_LOADS, "net_loads": MOST_LOADS}
+# Endpoints count by themselves, because levels are rounded: 5.04 are shown as 5.0.
+_GATES = {"levels": MOST_LEVELS, "endpoints_above": 0, "register_loads": MOST_LOADS, "net_loads": MOST_LOADS}
 _NOT_RUN = "not run"  # the placement of a part of another configuration
 
 Row = dict[str, Any]
