@@ -26,6 +26,8 @@ from typing import Any
 
 # In a project the machinery lies beside this file, which leaves no compiled modules there.
 sys.dont_write_bytecode |= not __package__
+if not __package__:
+    sys.path.insert(0, str(Path(__file__).resolve().parent))  # Python leaves it out if PYTHONSAFEPATH is set
 steps: Any = import_module("edgedec.boards.flows.step_script" if __package__ else "steps")
 
 SEED = 1

@@ -30,6 +30,8 @@ from typing import Any
 
 # In a project these two lie beside this file, which leaves no compiled modules there.
 sys.dont_write_bytecode |= not __package__
+if not __package__:
+    sys.path.insert(0, str(Path(__file__).resolve().parent))  # Python leaves it out if PYTHONSAFEPATH is set
 steps: Any = import_module("edgedec.boards.flows.step_script" if __package__ else "steps")
 bits: Any = import_module("edgedec.boards.flows.openxc7.bitstream" if __package__ else "bitstream")
 

@@ -87,13 +87,17 @@ def test_every_file_is_written(program: Program, output: Path, log: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_a_build_makes_the_same_bitstream_everywhere(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
-    """Build twice, in folders of other names and at other times, and once more in the first folder."""
+def test_a_build_makes_the_same_bitstream_everywhere(
+    program: Program, output: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Build twice, in folders of other names, at other times and with a safe path, and once more in the first folder."""
     result = build(BOARD, program, output, flow=FLOW)
     assert result.built is not None
     assert (result.built.bitstream, result.built.hwh) == (output / "pynq-z2.bit", output / "handoff/accelerator.hwh")
     assert calls(log) == list(PROGRAMS)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
     elsewhere = build(BOARD, program, tmp_path / "elsewhere", flow=FLOW)
+    monkeypatch.delenv("PYTHONSAFEPATH")
     one, two = tree(output), tree(elsewhere.output)
     assert {name for name in one if one[name] != two[name]} == set()
     calls(log)
