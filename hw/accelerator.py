@@ -5,7 +5,6 @@ from typing import Any
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.errors import UnsupportedError
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.staged_reset import StagedReset
@@ -55,17 +54,10 @@ class Accelerator(CostedComponent):
 
     Throughput: one beat of the read stream per cycle. docs/accelerator.md, "The cycle budget", gives the cycles of a
         pass.
-    Raises:
-        UnsupportedError: the configuration has ``taps``, for which there is no unit.
     Source: docs/accelerator.md.
     """
 
     def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
-        if config.taps:
-            raise UnsupportedError(
-                "the configuration has taps=true, and there is no unit yet that writes tapped vectors to memory: leave taps "
-                "out, or use --device interpreter, which has one"
-            )
         self._config, self._trace, self.burst_beats = config, trace, config.burst_beats
         self._registers = RegisterBlock(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
         self._processor = CommandProcessor(config, address_bits=ADDRESS_BITS)

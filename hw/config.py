@@ -91,8 +91,7 @@ class AcceleratorConfig:
         post_norms: whether there is a unit that norms the rows of a matrix before they are added to the residual.
         score_cap: whether attention applies a soft-cap to its scores; there must then be one in all layers.
         gelu: whether the table of the gated activation is that of GELU (gelu_tanh), in place of SiLU's.
-        taps: whether vectors and norms are written to memory where a program says so. There is no such unit yet, so that the
-            device ``interpreter`` alone is an accelerator with it.
+        taps: whether there is a unit that writes vectors and norms to memory where a program says so.
         softmax_lanes: positions per slot and cycle of the softmax; a power of two.
         scaling: whether there are group mantissas, which models of trit planes need.
         per_row: whether each row has its own weight mantissa, which int8 matrices need.

@@ -24,6 +24,7 @@ from edgedec.hw.config import MATRICES_AHEAD, VECTORS_AHEAD, AcceleratorConfig
 from edgedec.hw.constant_queues import ConstantQueues
 from edgedec.hw.isa.instructions import Opcode, Sink, Source
 from edgedec.hw.logits.logits_path import LogitsPath
+from edgedec.hw.logits.tap_writer import TAP_FIELDS
 from edgedec.hw.matrix.mac_array import MacArray
 from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.hw.memory.new_rows import layer
@@ -120,7 +121,13 @@ class Datapath(CostedComponent):
         self._gate = GatedActivation(slots=slots, gelu=config.gelu)
         self._sinks = SinkRouter(slots=slots, depth=config.hidden, norms=config.head_norms, row_norms=config.post_norms)
         longest = _longest(config)
-        self._quantize_path = QuantizePath(beat_bytes=size, slots=slots, depth=longest, style=config.style(longest))
+        self._quantize_path = QuantizePath(
+            beat_bytes=size,
+            slots=slots,
+            depth=longest,
+            style=config.style(longest),
+            taps_port_bytes=config.port_bytes if config.taps else None,
+        )
         self._slices = {
             "onward": RegisterSlice(shape=word(27, slots)),
             "chosen": RegisterSlice(shape=word(27, slots)),
@@ -222,7 +229,7 @@ class Datapath(CostedComponent):
         onward = sliced(m, "onward", residual.output, self._slices["onward"])
         self._quantize(m, quantize, [onward, onward, self._attention.output, gate.output])
         self._attend(m)
-        self._give_results(m, quantize, sinks.logits)
+        self._give_results(m, quantize)
         self._give_constants(m, quantize)
         busy = Cat(
             ~self._matrix.idle,
@@ -230,6 +237,7 @@ class Datapath(CostedComponent):
             ~residual.idle,
             ~self._attention.idle,
             ~self._logits.idle,
+            *([~quantize.taps_idle] if self._config.taps else []),
             gate.output.valid,
             onward.valid,
             *(port.valid for port in (self.loads, self.vectors, self.matrices, self.attends)),
@@ -318,6 +326,8 @@ class Datapath(CostedComponent):
             m.d.sync += [source.eq(entry.source), eps.eq(entry.eps), owed.eq(entry.normed), open_.eq(1)]
         routed = Array(port.payload.as_value() for port in sources)[source]
         m.submodules.chosen = cut = self._slices["chosen"]
+        if self._config.taps:
+            m.d.comb += [plan.p[name].eq(optional(Opcode.VECTOR, entry, name)) for name in TAP_FIELDS]
         connect(m, cut.output, quantize.input)
         m.d.comb += [
             Value.cast(cut.input.payload).eq(routed),
@@ -374,7 +384,7 @@ class Datapath(CostedComponent):
         """Return the logarithms of the heads that attend together, and of the rows of each."""
         return Cat(together_log2(self._config, group, self.parameters.slots)) if self._config.shared else Const(0, 4)
 
-    def _give_results(self, m: Module, quantize: QuantizePath, logits: Any) -> None:
+    def _give_results(self, m: Module, quantize: QuantizePath) -> None:
         """Connect codes and scales to the matrices, and the scales of the logits' input to the path of logits as well."""
         path, matrix = self._logits, self._matrix
         connect(m, quantize.codes, matrix.codes)
@@ -382,23 +392,21 @@ class Datapath(CostedComponent):
         connect(m, factors, matrix.scales)
         # A drained matrix has taken its scales, so the latest scales at the first word of logits are those of the logits.
         latest = Signal.like(quantize.scales.payload)
-        begins = Signal(init=1)
-        owed = Signal()
         m.d.comb += [
             path.rows_wanted.eq(self.parameters.rows_wanted),
+            path.used.eq(self.parameters.slots),
             path.scales.payload.eq(latest),
-            path.scales.valid.eq(owed),
+            path.scales.valid.eq(1),
         ]
         with m.If(factors.valid & factors.ready):
             m.d.sync += latest.eq(factors.payload)
-        with m.If(path.scales.ready):
-            m.d.sync += owed.eq(0)
-        with m.If(logits.valid & logits.ready):
-            m.d.sync += begins.eq(logits.p.last)
-            with m.If(begins):
-                m.d.sync += owed.eq(1)
-        connect(m, path.requests, flipped(self.requests))
-        connect(m, path.data, flipped(self.results))
+        writes = path
+        if self._config.taps:
+            writes = quantize
+            connect(m, path.requests, writes.other_requests)
+            connect(m, path.data, writes.other_data)
+        connect(m, writes.requests, flipped(self.requests))
+        connect(m, writes.data, flipped(self.results))
 
     def _give_constants(self, m: Module, quantize: QuantizePath) -> None:
         """Connect the queues of constants to the units that take these."""

@@ -75,7 +75,7 @@ class SinkRouter(CostedComponent):
         """Estimate of the cost: wires, the parameters of a matrix, and its number of rows."""
         depth = self._depth
         bits = depth.bit_length()
-        return Resources(lut=3 * bits + 31, ff=3 * bits + 68)
+        return Resources(lut=3 * bits + 31, ff=3 * bits + 90)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -95,6 +95,8 @@ class SinkRouter(CostedComponent):
             self.parts.p.shift.eq(now.shift),
             self.vectors.p.first.eq(now.first),
             self.vectors.p.elements.eq(now.elements),
+            self.vectors.p.counted.eq(now.counted),
+            self.vectors.p.sum_shift.eq(now.sum_shift),
         ]
         if self._norms:
             m.d.comb += self.parts.p.normed.eq(optional(Opcode.MATRIX, now, "norm_heads"))

@@ -113,7 +113,7 @@ class Builds:
         )
         windows = [token_ids(_CALIBRATED, bundle.config["vocab_size"])]
         calibration = calibrate_graph(graph, bundle.weight, windows, context=config.context)
-        return compile_model(prepare(bundle, calibration), config, bundle=bundle.sha256)
+        return compile_model(prepare(bundle, calibration), config, bundle=bundle.sha256, ids=bundle.tokens.size)
 
     def _built(self, case: Case, program: Program, folder: Path, seed: int) -> dict[str, Any]:
         device = find_board(case.board)

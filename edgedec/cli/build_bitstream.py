@@ -171,7 +171,7 @@ def _program(bundle: Bundle, config: AcceleratorConfig, report: Any) -> Program:
 
     integers = prepare(bundle, calibrated(bundle, progress=report))
     report("compile", 0, 1)
-    return compile_model(integers, config, bundle=bundle.sha256)
+    return compile_model(integers, config, bundle=bundle.sha256, ids=bundle.tokens.size)
 
 
 def _chat(model: str, target: Board, board: str, configuration: str, build: Path) -> str | None:

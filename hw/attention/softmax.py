@@ -49,7 +49,7 @@ def probabilities(slots: int, lanes: int) -> stream.Signature:
 class Softmax(CostedComponent):
     """Compute ``u = min(rs(d * factor, shift), 4607)``, ``p = rs(EXP2[u mod 256], u >> 8)``, or 0 where not visible.
 
-    Attention and the head's sum of exponentials both use it; sums and divisions are done elsewhere.
+    Sums and divisions are done elsewhere.
 
     Parameters:
         slots: number of slots, 1 to 8.

@@ -46,7 +46,8 @@ SCORES = (
 MIXED = 38  # Attention, from the last beat to the first output, plus slots
 ALONE = 81  # Attention without committed positions: from queries to the first output, plus slots
 EACH_ALONE = 42  # Attention without committed positions: from head to head
-RESULTS = 57  # LogitsPath 3, plus its output; writes and their answers 54
+SUMS = (20, 39)  # ExponentialSum: from the last logit, and for each slot
+RESULTS = 56  # LogitsPath 2, plus its output; writes and their answers 54
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,8 +352,8 @@ class _Walk:
         engine = 5 + (config.beat_bytes - 1).bit_length() - 1 if int8 else _engine_latency(config.beat_bytes)
         delay = engine + PARTIAL + (DRAIN if config.per_row else DRAIN - 1) + QUEUED
         stretch = (self.stream.now - started) / least  # factor by which a slow memory lengthened the sweeps
-        # The path of logits takes a row slot by slot; a single slot takes two cycles.
-        each = ROWS * (max(config.slots, 2) if sink == Sink.LOGITS else 1)
+        # The path of logits takes a row slot by slot, in at least three cycles where there are as many slots.
+        each = ROWS * (max(self.slots, 3) if sink == Sink.LOGITS else 1)
         head = config.head_dim + HEAD_ROOTS[0] + HEAD_ROOTS[1] * config.slots
         if matrix["norm_heads"]:
             each = ceil(ROWS * head / config.head_dim)
@@ -401,8 +402,9 @@ class _Walk:
         )
 
     def slots_written(self) -> int:
-        """Return the cycles of writing the likeliest of all slots, one by one; the scales are written before."""
-        return self.config.slots * self.config.top_k * (3 if self.config.slots == 1 else 2)
+        """Return the cycles of adding the sums of the slots, and of writing the likeliest of all of them, one by one."""
+        sums = SUMS[0] + SUMS[1] * self.slots
+        return sums + self.config.slots * self.config.top_k * (3 if self.config.slots == 1 else 2)
 
 
 def _engine_latency(beat_bytes: int) -> int:

@@ -34,6 +34,8 @@ class Results:
         ids, logits: int32 and int64 [r, k], the largest logit first, of equal ones the smaller id; k is at most the
             vocabulary.
         mantissa, exponent: int64 [r]; a logit's real value is logit * mantissa * 2^exponent, before its soft-cap.
+        sums: int64 [r], the sums of exponentials of the ids that the program counts (``Program.counted``), as
+            ``head.sum_of_exponentials`` gives them.
         cap: the soft-cap; None without one.
     """
 
@@ -41,12 +43,18 @@ class Results:
     logits: I64
     mantissa: I64
     exponent: I64
+    sums: I64
     cap: float | None = None
+
+    @property
+    def integers(self) -> Logits:
+        """The logits with their scales."""
+        return Logits(values=self.logits, mantissa=self.mantissa, exponent=self.exponent, cap=self.cap)
 
     @property
     def real(self) -> NDArray[np.float64]:
         """The logits as real numbers, [r, k]."""
-        return real(Logits(values=self.logits, mantissa=self.mantissa, exponent=self.exponent, cap=self.cap))
+        return real(self.integers)
 
 
 class ProgramHost:
@@ -127,6 +135,7 @@ class ProgramHost:
             logits=best[..., 0].astype(np.int64),
             mantissa=mantissa,
             exponent=self._exponent(scales),
+            sums=np.ascontiguousarray(scales[:, 2:]).view("<u4")[:, 0].astype(np.int64),
             cap=self.program.host.logits_cap,
         )
 

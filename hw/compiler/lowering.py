@@ -36,10 +36,11 @@ from edgedec.hw.compiler.memory_image import REGION_BYTES
 from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
 from edgedec.hw.compiler.taps import Taps
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.isa.instructions import Destination, Opcode, Sink, Source, When
+from edgedec.hw.isa.instructions import FIELDS, Destination, Opcode, Sink, Source, When
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.ops.attention import AttentionConstants
 from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, NormConstants, OutputNormConstants
+from edgedec.reference.integer_profile.tables import OCTAVE_FRACTION_BITS
 
 __all__ = ["Lowering"]
 
@@ -66,6 +67,7 @@ class Lowering:
         taps: places of the values that the program writes to memory.
 
     Args:
+        ids: number of the tokenizer's ids, those of the sums of exponentials; None: all of the vocabulary.
         taps: names of these values.
         region_bytes: most bytes of a region of the image.
     """
@@ -75,11 +77,12 @@ class Lowering:
         model: IntegerModel,
         config: AcceleratorConfig,
         *,
+        ids: int | None = None,
         taps: Sequence[str] = (),
         region_bytes: int = REGION_BYTES,
     ) -> None:
         self.graph, self.constants, self.config, self.vocab = model.graph, model.constants, config, model.vocab
-        self.region_bytes = region_bytes
+        self.region_bytes, self._ids = region_bytes, self.vocab if ids is None else min(ids, self.vocab)
         self.out = ProgramEmitter(config, region_bytes)
         self.pass_ends = 0
         self.taps = Taps(config, self.vocab, taps)
@@ -412,7 +415,12 @@ class Lowering:
         (index,) = job.indices
         self.logit_exponent = self.constants[op.name].matrices[index].logit_exponent
         self.logits_cap = op.soft_cap
-        self._matrix(matrix, Sink.LOGITS, op.outputs[index], fresh, {"elements": matrix.rows})
+        fields = {"elements": matrix.rows}
+        if op.soft_cap is None:  # the host caps the logits, and adds their exponentials
+            most = 1 << (FIELDS[Opcode.MATRIX]["sum_shift"] - 1)
+            shift = -(self.logit_exponent + OCTAVE_FRACTION_BITS)
+            fields |= {"counted": self._ids, "sum_shift": max(-most, min(shift, most - 1))}
+        self._matrix(matrix, Sink.LOGITS, op.outputs[index], fresh, fields)
 
     def nothing(self, op: Operation) -> None:
         """Emit nothing: the operation was covered where its input is made."""

@@ -115,6 +115,11 @@ class Program:
         """Header and instructions as the accelerator reads them."""
         return pack_program(self.header, self.instructions)
 
+    @cached_property
+    def counted(self) -> int:
+        """The first ids, whose exponentials are added; 0 if the accelerator adds none."""
+        return max(one["counted"] for one in self.instructions)
+
     @property
     def ring(self) -> Capacity | None:
         """The rows of a sequence that layers with a ring keep; None without such layers."""
@@ -300,6 +305,7 @@ def compile_model(
     config: AcceleratorConfig,
     *,
     bundle: str = "",
+    ids: int | None = None,
     taps: Sequence[str] = (),
     region_bytes: int = REGION_BYTES,
 ) -> Program:
@@ -309,6 +315,7 @@ def compile_model(
         model: the model.
         config: configuration of the accelerator.
         bundle: SHA-256 of the model's bundle.
+        ids: number of the tokenizer's ids, whose exponentials are added; None: those of the vocabulary.
         taps: names of values that the program writes beside logits; the configuration must have ``taps`` for them.
         region_bytes: most bytes of a region of the image, whose larger matrices are read by several instructions; and of the
             cache, unless a layer has more.
@@ -317,7 +324,7 @@ def compile_model(
         UnsupportedError: an operation cannot be lowered, a value cannot be written, or the program could stop the read
             stream; the message names the operation with its layer, the value or the queue, the reason, and a remedy.
     """
-    lowering = Lowering(model, config, taps=taps, region_bytes=region_bytes)
+    lowering = Lowering(model, config, ids=ids, taps=taps, region_bytes=region_bytes)
     lowering.run()
     check_queues(lowering.out.instructions[: lowering.pass_ends], config)
     count = len(lowering.out.instructions)

@@ -16,7 +16,7 @@ _WHOLE: Mapping[int, tuple[str, ...]] = {
     Sink.RESIDUAL: ("norm_rows", "onward"),
     **dict.fromkeys((Sink.QUERIES, Sink.KEYS, Sink.VALUES), ("rotate", "shift", "norm_heads")),
     Sink.GATE: _ACTIVATION,
-    Sink.LOGITS: ("elements", "first"),
+    Sink.LOGITS: ("elements", "first", "counted", "sum_shift"),
 }
 
 

@@ -51,8 +51,7 @@ class Taps:
     def __init__(self, config: AcceleratorConfig, vocab: int, names: Sequence[str]) -> None:
         if names and not config.taps:
             raise UnsupportedError(
-                f"this accelerator does not write {', '.join(names)} to memory; generate it with taps=True, for --device "
-                "interpreter only: there is no unit yet"
+                f"this accelerator does not write {', '.join(names)} to memory; generate it with taps=True"
             )
         self._config, self._names = config, tuple(dict.fromkeys(names))
         self._page = first_tap_page(config, vocab)  # first page after what was placed

@@ -36,7 +36,7 @@ __all__ = [
 
 # Version of all that a program and the accelerator that runs it must agree on: instructions, and the layouts of keys,
 # values, results and striped memory. tests/hw/isa/test_version.py fails when one of them changes and this does not.
-ISA_VERSION = 2
+ISA_VERSION = 3
 INSTRUCTION_BYTES = 32  # bytes of an instruction and of the header
 MAGIC = int.from_bytes(b"edecprog", "little")  # first 8 bytes of a program
 _OPCODE_BITS = 4  # bits of the opcode
@@ -134,6 +134,8 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     #   norm_rows: the whole vector, of ``elements`` elements, is normed before it is added (RESIDUAL).
     #   relu2, gate_shift: of the activation (GATE); a gate whose codes another gate has made has the same.
     #   elements: of the whole vector; first: id of the first row, with which whole rows begin (LOGITS).
+    #   counted, sum_shift: the first rows are those of the sums of exponentials; the bits that a logit drops there, to
+    #   which the exponent of its scale is added (LOGITS).
     Opcode.MATRIX: {
         "fresh": 1,
         "int8": 1,
@@ -160,6 +162,8 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
         "shift": 6,
         "relu2": 1,
         "gate_shift": 4,
+        "counted": 20,
+        "sum_shift": 10,
         "norm_heads": 1,
         "norm_rows": 1,
     },
@@ -180,7 +184,7 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
         "cap_shift": 6,
     },
 }
-SIGNED = frozenset({"base0", "base1"})  # names of the signed fields
+SIGNED = frozenset({"base0", "base1", "sum_shift"})  # names of the signed fields
 OPTIONAL = frozenset(
     {"cap_factor", "cap_shift", "norm_heads", "norm_rows", "tap", "tap_norm", "tap_page"}
 )  # names of the fields at the end of an instruction that only some accelerators read

@@ -39,10 +39,13 @@ class TopK(CostedComponent):
         k: entries per slot, 1 to 64.
 
     Members:
-        input: In(candidates()). For each id the logits of all slots, never -2^31. The ids of a slot must ascend, not
-            necessarily by one. ``last`` accompanies the last slot's logit of the last id.
+        last: In(range(slots)). The last slot that has logits, the third one or a later one unless there are fewer; steady
+            from a vocabulary's first logit to its last entry.
+        input: In(candidates()). For each id the logits of the slots up to ``last``, never -2^31. The ids of a slot ascend,
+            not necessarily by one. ``last`` accompanies the last slot's logit of the last id.
         output: Out(candidates()). For each rank the entries of all slots, k ranks per vocabulary; if there are fewer
-            ids, the others are logits of -2^31 with id 0. ``last`` accompanies the last slot's entry of the last rank.
+            ids, or a slot has no logits, the others are logits of -2^31 with id 0. ``last`` accompanies the last slot's
+            entry of the last rank.
 
     Latency: 2 cycles from the last logit to the first entry; 3 with two slots, 4 with one.
     Throughput: one logit or one entry per cycle; with two slots two in three cycles, with one slot one in three. No
@@ -54,7 +57,7 @@ class TopK(CostedComponent):
         check("slots", slots, 1, 8)
         check("k", k, 1, 64)
         self._slots, self._k = slots, k
-        super().__init__(lambda: {"input": In(candidates()), "output": Out(candidates())})
+        super().__init__(lambda: {"last": In(range(slots)), "input": In(candidates()), "output": Out(candidates())})
 
     @property
     def resources(self) -> Resources:
@@ -92,6 +95,7 @@ class TopK(CostedComponent):
         leaves = Signal()
         looks = Signal()
         ended = Signal()
+        found = Signal()
         waits = Signal()
         # With more than two slots, a slot returns only after it was written, unless an entry waits to be taken.
         waits_put, waits_give = Const(0), giving & ~sink.ready
@@ -107,8 +111,9 @@ class TopK(CostedComponent):
             ended.eq((rank == self._k - 1) & (slot == slots - 1)),
             read.addr.eq(slot),
             sink.valid.eq(giving),
-            sink.p.logit.eq(Mux(filled[0], held[0].logit, _LEAST)),
-            sink.p.id.eq(Mux(filled[0], held[0].id, 0)),
+            found.eq(filled[0] & (place <= self.last)),
+            sink.p.logit.eq(Mux(found, held[0].logit, _LEAST)),
+            sink.p.id.eq(Mux(found, held[0].id, 0)),
             sink.p.last.eq(final),
             write.addr.eq(write_place),
             write.en.eq(writing),
@@ -132,18 +137,17 @@ class TopK(CostedComponent):
                 place.eq(slot),
             ]
         with m.If(arrives | looks):
-            m.d.sync += slot.eq(Mux(slot == slots - 1, 0, slot + 1))
+            m.d.sync += slot.eq(Mux(slot == Mux(closed, slots - 1, self.last), 0, slot + 1))
         with m.If(arrives & source.p.last):
             m.d.sync += closed.eq(1)
         with m.If(looks):
             m.d.sync += [giving.eq(1), final.eq(ended), rank.eq(rank + (slot == slots - 1))]
             with m.If(ended):
                 m.d.sync += [closed.eq(0), rank.eq(0)]
-        with m.If(place == slots - 1):
-            with m.If(putting):
-                m.d.sync += filled.eq(Cat(1, filled))
-            with m.If(leaves):
-                m.d.sync += filled.eq(filled >> 1)
+        with m.If(putting & (place == self.last)):
+            m.d.sync += filled.eq(Cat(1, filled))
+        with m.If(leaves & (place == slots - 1)):
+            m.d.sync += filled.eq(filled >> 1)
         m.d.comb += Value.cast(write.data).eq(Cat(self._changed(old, new, behind, gives)))
         self._check(m, arrives, slot)
         return m

@@ -1,6 +1,7 @@
 """The choice of the fastest accelerator for a model on a board."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from edgedec.board import Board
@@ -18,6 +19,7 @@ _BEAT_BYTES = (4, 8, 16, 32, 64)  # widths of a beat in bytes
 _MOST_SLOTS = 8  # largest number of slots
 _MOST_SOFTMAX_LANES = 8  # largest number of lanes of the softmax
 _ENOUGH = 0.9  # share of the memory's bandwidth; a stream that uses this much need not be twice as wide
+_WORTH_A_SLOT = 7  # least slots with which heads that attend together are worth another one
 _LEAST_INSTRUCTIONS = 16  # smallest number of instructions of a configuration
 _LEAST_CONTEXT = 64  # smallest context that a message proposes
 _PREFETCH_BEATS = {True: 4096, False: 1024}  # beats with and without UltraRAM; longer than any wait for a result
@@ -34,7 +36,8 @@ def config_for_board(
     """Return the accelerator for a model on a board, by ``edgedec.hw.plan.estimate``. The result is deterministic.
 
     It is as wide as the board's memory is fast at the board's clock, or narrower if that does not fit; then it has the
-    most slots that fit, up to the board's. Query heads that share keys attend together where that costs no slot.
+    most slots that fit, up to the board's. Query heads that share keys attend together where that costs no slot, or the
+    eighth one: it takes more time to read a long past for each head than a pass of eight tokens saves over one of seven.
 
     Args:
         model: the model.
@@ -88,11 +91,18 @@ def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> I
     sizes = [overrides["beat_bytes"]] if "beat_bytes" in overrides else [size for size in possible if size <= widest]
     for beat_bytes in reversed(sizes):
         ports = ports_of(beat_bytes, device.ports, device.port_bytes)
-        for slots in [overrides["slots"]] if "slots" in overrides else range(device.slots or _MOST_SLOTS, 0, -1):
+        possible_slots = [overrides["slots"]] if "slots" in overrides else range(1, (device.slots or _MOST_SLOTS) + 1)
+        for slots, shared in sorted(product(possible_slots, (False, True)), key=_preference, reverse=True):
             members = {**shape, **fixed, "beat_bytes": beat_bytes, "ports": ports, "slots": slots} | overrides
-            lanes = _softmax_lanes(members)
-            for shared in (True, False) if attend_together(members) and "shared" not in members else (False,):
-                yield ringed({"shared": shared, "softmax_lanes": lanes} | members)
+            if shared and ("shared" in members or not attend_together(members)):
+                continue
+            yield ringed({"shared": shared, "softmax_lanes": _softmax_lanes(members)} | members)
+
+
+def _preference(choice: tuple[int, bool]) -> tuple[int, bool]:
+    """Return the key by which choices of slots and ``shared`` are sorted."""
+    slots, shared = choice
+    return slots + (shared and slots >= _WORTH_A_SLOT), shared
 
 
 def _softmax_lanes(members: dict[str, Any]) -> int:

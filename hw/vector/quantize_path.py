@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from amaranth.hdl import Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -13,6 +13,7 @@ from edgedec.hw.blocks.payloads import codes, scales, words
 from edgedec.hw.blocks.pipeline import carried, check, delayed
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.vector_memory import VectorMemory
+from edgedec.hw.logits.tap_writer import TAP_FIELDS, TapWriter
 from edgedec.hw.vector.absolute_maximum import AbsoluteMaximum
 from edgedec.hw.vector.requantizer import Requantizer
 from edgedec.hw.vector.rms_norm import RmsNorm
@@ -20,11 +21,15 @@ from edgedec.hw.vector.rms_norm import RmsNorm
 __all__ = ["QuantizePath", "plan"]
 
 _WIDE = 27  # bits of an element
+_WRITES = ("other_requests", "other_data", "requests", "data")  # ports of the writer of taps
 
 
-def plan() -> data.StructLayout:
-    """Return the plan of a vector: ``normed`` sends it through the norm, ``blocks`` is its number of blocks, at least 1."""
-    return data.StructLayout({"normed": 1, "blocks": unsigned(16)})
+def plan(*, taps: bool = False) -> data.StructLayout:
+    """Return the plan of a vector: ``normed`` sends it through the norm, ``blocks`` is its number of blocks, at least 1.
+
+    With ``taps`` it also has what the vector writes.
+    """
+    return data.StructLayout({"normed": 1, "blocks": unsigned(16), **(TAP_FIELDS if taps else {})})
 
 
 class QuantizePath(CostedComponent):
@@ -37,14 +42,17 @@ class QuantizePath(CostedComponent):
         slots: number of slots, 1 to 8.
         depth: elements of the longest vector, 1 to 65536.
         style: kind of the vector's memory, "block" or "ultra".
+        taps_port_bytes: bytes of a beat of what vectors write to the output; None: they write nothing.
 
     Members:
-        vectors: In(stream ``plan()``). One item per vector, before it.
+        vectors: In(stream ``plan()``). One item per vector, before it; with ``taps_port_bytes`` what it writes, too.
         input: In(words(27, slots)). A vector of at most ``depth`` elements.
         gains: In(stream of signed(16) [1]). One item per element of a normed vector.
         eps: In(stream of unsigned(48)). One item per normed vector.
         codes: Out(codes(slots, beat_bytes)). Blocks of codes.
         scales: Out(scales(slots)). One item per vector.
+        other_requests, other_data, requests, data: see ``TapWriter``; only with ``taps_port_bytes``.
+        taps_idle: Out(1). Nothing is written; only with ``taps_port_bytes``.
 
     Latency: slots + beat_bytes + 36 cycles from a vector's last element to its first block, 4 more if normed.
     Throughput: one element per cycle in; then one block in beat_bytes + 2 cycles if nothing stalls it; then the next
@@ -52,13 +60,26 @@ class QuantizePath(CostedComponent):
     Source: docs/integer-profile.md, "RMS norm" and "Quantize".
     """
 
-    def __init__(self, *, beat_bytes: int, slots: int, depth: int, style: Literal["block", "ultra"] = "block") -> None:
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        slots: int,
+        depth: int,
+        style: Literal["block", "ultra"] = "block",
+        taps_port_bytes: int | None = None,
+    ) -> None:
         check("beat_bytes", beat_bytes, 1, 64)
         check("slots", slots, 1, 8)
         check("depth", depth, 1, 1 << 16)
+        writes = {}
+        if taps_port_bytes is not None:
+            self._tapper = TapWriter(slots=slots, beat_bytes=beat_bytes, port_bytes=taps_port_bytes)
+            writes = {name: self._tapper.signature.members[name] for name in _WRITES} | {"taps_idle": Out(1)}
         super().__init__(
             lambda: {
-                "vectors": In(stream.Signature(plan())),
+                **writes,
+                "vectors": In(stream.Signature(plan(taps=taps_port_bytes is not None))),
                 "input": In(words(_WIDE, slots)),
                 "gains": In(stream.Signature(data.ArrayLayout(signed(16), 1))),
                 "eps": In(stream.Signature(unsigned(48))),
@@ -66,7 +87,7 @@ class QuantizePath(CostedComponent):
                 "scales": Out(scales(slots)),
             }
         )
-        self._slots = slots
+        self._slots, self._taps = slots, taps_port_bytes is not None
         self._norm, self._maximum = RmsNorm(slots=slots), AbsoluteMaximum(slots=slots)
         self._memory = VectorMemory(width=_WIDE, slots=slots, depth=depth, style=style)
         self._requantizer, self._gearbox = Requantizer(slots=slots), Gearbox(slots=slots, columns=beat_bytes)
@@ -80,6 +101,7 @@ class QuantizePath(CostedComponent):
             "memory": self._memory.resources,
             "requantizer": self._requantizer.resources,
             "gearbox": self._gearbox.resources,
+            **({"taps": self._tapper.resources} if self._taps else {}),
             "glue": Resources(lut=_WIDE * self._slots + 42, ff=_WIDE * self._slots + 6),
         }
 
@@ -91,13 +113,16 @@ class QuantizePath(CostedComponent):
         connect(m, flipped(self.gains), norm.gains)
         connect(m, flipped(self.eps), norm.eps)
         connect(m, norm.roots, requantizer.roots)
+        source, may_announce = self.input, self._tap(m, norm) if self._taps else Const(1)
+        if self._taps:
+            source = self._tapper.output
         connect(m, memory.output, requantizer.input)
         connect(m, requantizer.output, gearbox.input)
         connect(m, requantizer.scales, flipped(self.scales))
         connect(m, gearbox.output, flipped(self.codes))
         normed = Signal()
         is_open = Signal()  # the vector's last word has not been taken
-        self._fill(m, norm, maximum, memory, normed, is_open)
+        self._fill(m, source, (norm, maximum, memory), normed, is_open)
         m.d.comb += [
             requantizer.maxima.p.absmax.eq(maximum.output.payload),
             requantizer.maxima.p.normed.eq(normed),
@@ -108,15 +133,15 @@ class QuantizePath(CostedComponent):
             with m.State("idle"):
                 m.d.comb += [
                     gearbox.blocks.payload.eq(self.vectors.p.blocks),
-                    gearbox.blocks.valid.eq(self.vectors.valid),
-                    self.vectors.ready.eq(gearbox.blocks.ready),
+                    gearbox.blocks.valid.eq(self.vectors.valid & may_announce),
+                    self.vectors.ready.eq(gearbox.blocks.ready & may_announce),
                 ]
                 m.d.sync += normed.eq(self.vectors.p.normed)
                 with m.If(self.vectors.valid & self.vectors.ready):
                     m.d.sync += is_open.eq(1)
                     m.next = "fill"
             with m.State("fill"):
-                with m.If(self.input.valid & self.input.ready & self.input.p.last):
+                with m.If(source.valid & source.ready & source.p.last):
                     m.d.sync += is_open.eq(0)
                 with m.If(memory.write.valid & memory.write.p.last):
                     m.next = "ask"
@@ -128,9 +153,25 @@ class QuantizePath(CostedComponent):
                 m.next = "idle"
         return m
 
-    def _fill(self, m: Module, norm: Any, maximum: Any, memory: Any, normed: Signal, is_open: Signal) -> None:
+    def _tap(self, m: Module, norm: Any) -> Value:
+        """Connect the writer of taps, and return whether a vector may be announced."""
+        m.submodules.taps = tapper = self._tapper
+        connect(m, flipped(self.input), tapper.input)
+        for name in _WRITES:
+            connect(m, getattr(tapper, name), flipped(getattr(self, name)))
+        m.d.comb += [
+            *(tapper.plans.p[name].eq(self.vectors.p[name]) for name in (*TAP_FIELDS, "blocks")),
+            tapper.plans.valid.eq(self.vectors.valid & self.vectors.ready),
+            *(tapper.normed.payload.eq(norm.output.payload), tapper.normed.valid.eq(norm.output.valid)),
+            *(tapper.roots.payload.eq(norm.roots.payload), tapper.roots.valid.eq(norm.roots.valid & norm.roots.ready)),
+            self.taps_idle.eq(tapper.idle),
+        ]
+        ready: Value = tapper.plans.ready
+        return ready
+
+    def _fill(self, m: Module, source: Any, units: tuple[Any, Any, Any], normed: Signal, is_open: Signal) -> None:
         """Fill the memory through the norm or directly, and determine the largest value of what is stored."""
-        source = self.input
+        norm, maximum, memory = units
         plain = source.valid & is_open & ~normed
         m.d.comb += [
             norm.input.payload.eq(source.payload),

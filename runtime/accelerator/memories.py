@@ -76,10 +76,9 @@ def _cma() -> Cma | None:
 def _on_chip(config: AcceleratorConfig, board: Board, options: AcceleratorOptions) -> list[MemoryUse]:
     """Return the use of the memories on the chip.
 
-    It is empty without the generator, with a board bundle, whose bitstream is known to fit, and with taps, whose unit is not
-    there to be estimated.
+    It is empty without the generator, and with a board bundle, whose bitstream is known to fit.
     """
-    if options.board_bundle is not None or options.generator is None or config.taps:
+    if options.board_bundle is not None or options.generator is None:
         return []
     needs = options.generator.needs(config, board)
     return [

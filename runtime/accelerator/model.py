@@ -188,5 +188,5 @@ def prepare_model(
     config = chosen_config(bundle, options, positions, taps=bool(taps))
     integers = prepare(bundle, calibrated(bundle, progress=progress))
     (embed,) = (op for op in integers.graph.operations if isinstance(op, Embed))
-    program = compile_model(integers, config, bundle=bundle.sha256, taps=taps)
+    program = compile_model(integers, config, bundle=bundle.sha256, ids=bundle.tokens.size, taps=taps)
     return AcceleratorModel(program=program, embedding=integers.constants[embed.name].weight)

@@ -10,8 +10,8 @@ from typing import Any
 
 from edgedec import device as edgedec_device
 from edgedec.boards import find_board
-from edgedec.device import Device, device_argument, device_options, device_taps
-from edgedec.errors import DeviceError, UnsupportedError, UsageError
+from edgedec.device import Device, device_argument, device_options
+from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.config import AcceleratorConfig, configuration_text
 from edgedec.hw.isa.registers import REGISTER_MAP
@@ -59,7 +59,6 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
     Raises:
         UsageError: no device has this name, or its file, port or board bundle is missing, or a file is given for a device
             that takes none.
-        UnsupportedError: the options ask for an accelerator with ``taps``, and the device has none.
     """
     name, _, file = device.partition(":")
     known = device_options(name)
@@ -74,11 +73,6 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
     if "bitstream" in known and options.board_bundle is None:
         raise UsageError(
             f"--device {name} needs a bitstream: give a board bundle with -m (docs/building.md says how one is made)"
-        )
-    if options.overrides.get("taps") and not device_taps(name):
-        raise UnsupportedError(
-            f"--configuration has taps=true, and --device {name} has no unit yet that writes tapped vectors to memory; "
-            "leave taps out, or use --device interpreter"
         )
     return known
 

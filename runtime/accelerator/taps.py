@@ -31,8 +31,8 @@ def check_taps(device: str, options: AcceleratorOptions, taps: Sequence[str]) ->
     names, kind = ", ".join(taps), device.partition(":")[0]
     if not device_taps(kind):
         raise UnsupportedError(
-            f"--device {kind} returns logits only, not {names}: its accelerator has no unit yet that writes tapped vectors "
-            f"to memory; {_INSTEAD}interpreter or cpu"
+            f"--device {kind} returns logits only, not {names}: its program is that of a board bundle, which writes nothing "
+            f"else; {_INSTEAD}sim, interpreter or cpu"
         )
     if options.board_bundle is not None:
         raise UnsupportedError(

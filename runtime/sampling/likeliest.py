@@ -37,7 +37,8 @@ class Likeliest(NamedTuple):
     ids: _I32  # [r, k]
     logits: _F32  # [r, k]
     # [r] natural logarithm of the sum of the exponentials of the logits of all of the tokenizer's ids, as ``log_sum.py``
-    # defines it for whole rows, to the last bit; NaN if a logit is NaN or +inf. None: the pass did not ask for it.
+    # defines it for whole rows, to the last bit, or the integer profile (``head.py``) on an accelerator; NaN if a logit is
+    # NaN or +inf. None: the pass did not ask for it.
     log_sum: _F64 | None
 
     def row(self, number: int) -> RowLikeliest:

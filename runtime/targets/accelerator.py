@@ -19,7 +19,7 @@ from edgedec.families import build_graph
 from edgedec.memory.plan import MemoryUse
 from edgedec.progress import Progress
 from edgedec.runtime.accelerator.cost import CycleCost
-from edgedec.runtime.accelerator.float_logits import float_logits, found_likeliest
+from edgedec.runtime.accelerator.float_logits import SparseRows, found_likeliest, whole_likeliest
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import (
     AcceleratorModel,
@@ -179,9 +179,7 @@ class ProgramTarget:
         self._cache = DeviceRows(self.driver, recipe, lambda report, rows: self._count(report, rows, logits=False))
         self._running: _ProgramTicket | None = None
         self._output = NO_LOGITS  # kind of logits that the last pass wrote
-        vocab = model.program.host.vocab
-        self._rows = np.full((config.slots, vocab), -np.inf, np.float32)  # rows of logits, finite at ``_finite`` only
-        self._finite = np.zeros((config.slots, min(config.top_k, vocab)), np.int64)
+        self._sparse = SparseRows(config.slots, model.program.host.vocab)
         self.info = TargetInfo(
             vocab=model.program.host.vocab,
             tokenizer_hash=bundle.tokenizer_hash,
@@ -241,8 +239,7 @@ class ProgramTarget:
             # In a pass without logits the device leaves out what comes after the last layer's keys and values.
             self._output = BEST if any(map(self.driver.host.needs_logits, work.taps)) else NO_LOGITS
         else:
-            # The device has no sum of exponentials, which the host computes of whole rows.
-            few = 0 < work.top_k <= self.top_k and not work.log_sum and not whole
+            few = 0 < work.top_k <= self.top_k and (self._adds or not work.log_sum) and not whole
             self._output = BEST if few else WHOLE_ROWS
         self.driver.submit(
             work.ids,
@@ -279,28 +276,31 @@ class ProgramTarget:
 
     def _whole(self, work: Pass) -> tuple[F32, Likeliest | None]:
         """Return whole rows of logits, float32 [rows, vocab], and the likeliest tokens of each."""
-        rows = _logit_rows(work)
-        logits = float_logits(self.driver.logits(rows)) if len(rows) else np.empty((0, self.info.vocab), np.float32)
-        return logits, find_likeliest(logits, work.top_k, self.bundle.tokens.size, log_sum=work.log_sum)
+        rows, ids = _logit_rows(work), self.bundle.tokens.size
+        if not len(rows):
+            none = np.empty((0, self.info.vocab), np.float32)
+            return none, find_likeliest(none, work.top_k, ids, log_sum=work.log_sum)
+        sums = self.driver.results(rows).sums if self._adds and work.log_sum else None
+        return whole_likeliest(self.driver.logits(rows), work.top_k, ids, log_sum=work.log_sum, sums=sums)
+
+    @property
+    def _adds(self) -> bool:
+        """The device adds the exponentials of the tokenizer's ids, which it does not if the logits have a soft-cap."""
+        return self.program.counted == self.bundle.tokens.size
 
     def _best(self, work: Pass) -> tuple[F32, Likeliest] | None:
         """Return rows with the device's likeliest logits and -inf elsewhere, and the likeliest tokens of each.
 
-        The result is None if tokens that the device has not found may belong to these.
-
-        The rows are the target's own memory, because filling new rows of a whole vocabulary in each pass would take longer
-        than everything else in this method.
+        The rows are the target's own memory. The result is None if tokens that the device has not found may belong to these.
         """
         results = self.driver.results(_logit_rows(work))
-        found = found_likeliest(results, work.top_k, ids=self.bundle.tokens.size, vocab=self.info.vocab)
+        found = found_likeliest(
+            results, work.top_k, ids=self.bundle.tokens.size, vocab=self.info.vocab, log_sum=work.log_sum
+        )
         if found is None:
             return None
         values, likeliest = found
-        np.put_along_axis(self._rows, self._finite, -np.inf, axis=1)
-        self._finite[: len(values)] = results.ids
-        logits = self._rows[: len(values)]
-        np.put_along_axis(logits, self._finite[: len(values)], values, axis=1)
-        return logits, likeliest
+        return self._sparse.filled(results.ids, values), likeliest
 
     def commit(self, state: _ProgramState, nodes: I32) -> None:
         """Commit rows of the state's last pass. If another state's rows are on the device now, they run again later.

@@ -13,7 +13,9 @@ from edgedec.sim.cxxrtl.accelerator import accelerator_library
 from edgedec.sim.cxxrtl.simulation import Simulation
 from edgedec.sim.machine.device import MachineDevice
 
-__all__ = ["SimulatedDevice", "open_device"]
+__all__ = ["TAPS", "SimulatedDevice", "open_device"]
+
+TAPS = True  # it writes tapped vectors
 
 
 class SimulatedDevice(MachineDevice):

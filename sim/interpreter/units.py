@@ -14,7 +14,8 @@ from edgedec.errors import BundleError
 from edgedec.hw.config import HEAD_NORM_ITEMS, ROWS, AcceleratorConfig, head_gains, row_gains
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, Source
 from edgedec.hw.isa.output_layout import ROWS_OFFSET
-from edgedec.reference.integer_profile.numbers import CODE_BITS, I64, WIDE_BITS, round_shift, saturate
+from edgedec.reference.integer_profile.head import sum_of_exponentials
+from edgedec.reference.integer_profile.numbers import CODE_BITS, I64, WIDE_BITS, clamp_shift, round_shift, saturate
 from edgedec.reference.integer_profile.ops.attention import QUERY_BITS
 from edgedec.reference.integer_profile.ops.gated_activation import RELU2_SHIFT, SILU_SHIFT, UP_SHIFT, gate_factor
 from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, normed_scale
@@ -401,13 +402,16 @@ class Units:
                     self._cache.write(start, place, codes[slot, head])
 
     def _give(self, job: _Issued, logits: I64, scale: Scale) -> None:
-        """Write the results: scales, the best logits, and whole rows if they are requested."""
+        """Write the results: scales, sums of exponentials, the best logits, and whole rows if they are requested."""
         slots, most, k = self._config.slots, self._at.slots, self._config.top_k
         first = job.fields["first"]
         scales = self._output[: 8 * slots].view("<i2").reshape(slots, 4)
         scales[:most] = 0
         scales[:most, 0] = scale.mantissa.astype(np.uint16).view(np.int16)
         scales[:most, 1] = scale.exponent
+        shift = clamp_shift(job.fields["sum_shift"] - scale.exponent)
+        sums = sum_of_exponentials(logits[:, : job.fields["counted"]], scale.mantissa, shift)
+        scales[:most, 2:] = sums.astype("<u4")[:, None].view("<i2")
         order = np.argsort(-logits, axis=1, kind="stable")[:, :k]
         best = np.zeros((k, most, 2), np.int64)
         best[..., 0] = _NO_LOGIT

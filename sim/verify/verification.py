@@ -128,11 +128,14 @@ class Verified:
         rows = np.arange(n, dtype=np.int32)
         best = self.driver.results(rows)
         ids = head.top(reference, best.ids.shape[1])
+        counted, shift = reference.values[:, : self.program.counted], head.sum_shift(reference.exponent)
+        sums = head.sum_of_exponentials(counted, reference.mantissa, shift)
         pairs: list[tuple[str, Any, Any]] = [
             ("best ids", best.ids, ids),
             ("best logits", best.logits, np.take_along_axis(reference.values, ids, axis=1)),
             ("scales of logits", best.mantissa, reference.mantissa),
             ("exponents of logits", best.exponent, reference.exponent),
+            ("sums of exponentials", best.sums, sums),
         ]
         if logits == WHOLE_ROWS:
             pairs.append(("logits", self.driver.logits(rows).values, reference.values))

@@ -253,17 +253,20 @@ def test_buffers_are_separate_aligned_and_freed(device: Device) -> None:
 
 
 TAPS = ("layers.0.out", "final_norm")
+_SLOW = [pytest.mark.nightly, pytest.mark.rtl]  # another accelerator is compiled
 
 
 def test_a_device_without_the_unit_refuses_a_program_with_taps(device: Device) -> None:
-    """A board's accelerator has no unit for taps, so its configuration is another one, whatever wrote the program."""
+    """An accelerator without the unit for taps has another configuration, whatever wrote the program."""
     tapped = compile_model(MODEL, replace(CONFIG, taps=True), taps=TAPS)
     with pytest.raises(DeviceError, match=r"generated from .* for this accelerator without layers\.0\.out, final_norm"):
         Driver(device, tapped, embedding())
     Driver(device, program(), embedding()).close()
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if device_taps(name)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=_SLOW if name == "sim" else ()) for name in OPTIONS if device_taps(name)]
+)
 def test_a_device_with_the_unit_writes_the_values_of_the_profile(name: str) -> None:
     """Read values after passes with and without logits; a value that was not written is refused."""
     config, taps = replace(CONFIG, taps=True), TapRecorder(MODEL, TAPS)

@@ -16,7 +16,6 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.sim import Simulator
 
-from edgedec.errors import UnsupportedError
 from edgedec.graph.ops import Embed
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.compiler.choose import config_for
@@ -26,15 +25,14 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Opcode, When
 from edgedec.hw.isa.registers import COUNTS
 from edgedec.hw.isa.striping import stripe
-from edgedec.hw.plan.estimate import estimate
-from edgedec.reference.integer_profile.head import real
+from edgedec.reference.integer_profile.head import real, sum_of_exponentials, sum_shift
 from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.reference.integer_profile.taps import TapRecorder
 from edgedec.reference.integer_profile.values import Logits
-from edgedec.runtime.driver.driver import NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.schemes import Int8Scheme, TernaryScheme
-from edgedec.sim.devices.sim import open_device
 from edgedec.sim.interpreter import Interpreter
-from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
+from tests.edgedec.reference.integer_profile.support.make_models import TAPPED, float_model, prepared
 from tests.hw.support.bench_accelerator import simulated
 
 SHAPE = {
@@ -83,6 +81,7 @@ def compiled(
     shared: bool = False,
     bonsai: bool = False,
     gemma: int | None = None,
+    taps: tuple[str, ...] = (),
 ) -> tuple[IntegerModel, Program, Any]:
     """Return a model, its program, and its table of embeddings."""
     kinds = {None: (TernaryScheme(), SHAPE), 2: GEMMA, 3: GEMMA_3}
@@ -91,10 +90,17 @@ def compiled(
     model = prepared(replace(graph, states=states), weights)
     small = {"tile_rows": 10 if gemma else 20, "context": context, "prefetch_beats": 16, "top_k": 2}
     small |= {"beat_bytes": beat_bytes, "ports": ports, "slots": slots}
-    program = compile_model(model, config_for(model, **small, shared=shared, ultra=False, clock_hz=1e6))
+    config = config_for(model, **small, shared=shared, ultra=False, clock_hz=1e6, taps=bool(taps))
+    program = compile_model(model, config, taps=taps)
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
     constants: Any = model.constants[embed.name]
     return model, program, constants.weight
+
+
+def sums(logits: Logits) -> list[int]:
+    """Return the sums of exponentials of each row."""
+    found: list[int] = sum_of_exponentials(logits.values, logits.mantissa, sum_shift(logits.exponent)).tolist()
+    return found
 
 
 def units(logits: Logits) -> Any:
@@ -118,14 +124,6 @@ def test_the_registers_have_a_page_of_addresses() -> None:
     """Read the width of the bus at the registers: boards place them at multiples of 4 KiB."""
     bus = Accelerator(compiled()[1].config).registers
     assert len(bus.awaddr) == len(bus.araddr) == 12
-
-
-def test_there_is_no_unit_for_taps() -> None:
-    """The RTL, its simulation and its estimate refuse the configuration before anything is built."""
-    config = replace(AcceleratorConfig(), taps=True)
-    for refuses in (Accelerator, estimate, open_device):
-        with pytest.raises(UnsupportedError, match=r"no unit yet that writes tapped vectors to memory: .*interpreter"):
-            refuses(config)
 
 
 @pytest.mark.thorough
@@ -196,6 +194,7 @@ def test_tokens_equal_the_integer_model() -> None:
             assert np.array_equal(logits.values, expected.values)
             assert np.array_equal(units(logits), units(expected))
             assert driver.results(rows).ids[:, 0].tolist() == expected.values.argmax(axis=1).tolist()
+            assert driver.results(rows).sums.tolist() == sums(expected)
             assert report.beats == beats(program, committed=driver.length)
             for holder in (driver, sequence):
                 holder.commit(np.array(kept, np.int32))
@@ -266,6 +265,28 @@ def run_trees(model: IntegerModel, program: Program, embedding: Any) -> Any:
         cache = stripe(interpreter.cache, ports=program.config.ports, port_bytes=program.config.port_bytes)
         assert np.array_equal(driver.regions["cache"].fetched()[: cache.size], cache)
         return driver.results(rows).real
+
+
+@pytest.mark.nightly
+@pytest.mark.rtl
+@pytest.mark.parametrize(("slots", "beat_bytes", "ports"), [(1, 4, 1), (3, 8, 2), (4, 16, 1)])
+def test_tapped_values_equal_the_integer_model(slots: int, beat_bytes: int, ports: int) -> None:
+    """Write every kind of value, in passes of all slots, of one row, and without logits."""
+    model, program, embedding = compiled(beat_bytes=beat_bytes, ports=ports, slots=slots, taps=TAPPED)
+    device = simulated(program.config, laid_out(program.sizes, ports)[1])
+    sequence, recorder = model.open(), TapRecorder(model, TAPPED)
+    with Driver(device, program, embedding, max_cycles=60_000) as driver:
+        for count, logits in ((slots, WHOLE_ROWS), (1, BEST), (slots, NO_LOGITS)):
+            ids = np.arange(count, dtype=np.int32) + 7
+            sequence.forward(ids, trace=recorder.trace)
+            driver.forward(ids, logits=logits)
+            rows = np.arange(count, dtype=np.int32)
+            for name in TAPPED if logits else [one for one in TAPPED if not driver.host.needs_logits(one)]:
+                actual, expected = driver.tapped(name, rows), recorder.rows(name)
+                assert np.array_equal(actual.values, expected.values), name
+                assert actual.real.tobytes() == expected.real.tobytes(), name
+            driver.commit(rows)
+            sequence.commit(rows)
 
 
 @pytest.mark.nightly

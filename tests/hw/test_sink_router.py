@@ -30,6 +30,10 @@ def matrix(**fields: int) -> dict[str, int]:
 @pytest.mark.parametrize("idle", [0.0, 0.3])
 def test_vectors_are_routed_to_their_sinks(idle: float, stall: float) -> None:
     rng, slots = np.random.default_rng(2), 2
+    logits = [
+        {"first": 0, "elements": 13, "counted": 12, "sum_shift": -512},
+        {"first": 1 << 17, "elements": 1, "counted": 1, "sum_shift": 511},
+    ]
     sequence = [
         matrix(sink=Sink.QUERIES, words=2, spare=1, rotate=1, shift=20),
         matrix(sink=Sink.KEYS, words=1, rotate=1, shift=21, more=1),
@@ -41,9 +45,9 @@ def test_vectors_are_routed_to_their_sinks(idle: float, stall: float) -> None:
         matrix(sink=Sink.RESIDUAL, words=2, spare=3, start=0),
         matrix(sink=Sink.RESIDUAL, words=1, spare=4, start=17),
         matrix(sink=Sink.GATE, words=1, spare=3, relu2=1),
-        matrix(sink=Sink.LOGITS, words=2, first=0, elements=13, more=1),
-        matrix(sink=Sink.LOGITS, words=1, spare=2, first=0, elements=13),
-        matrix(sink=Sink.LOGITS, words=1, spare=4, first=1 << 17, elements=1),
+        matrix(sink=Sink.LOGITS, words=2, **logits[0], more=1),
+        matrix(sink=Sink.LOGITS, words=1, spare=2, **logits[0]),
+        matrix(sink=Sink.LOGITS, words=1, spare=4, **logits[1]),
     ]
     payloads: list[dict[str, Any]] = []
     expected: dict[str, list[Any]] = {name: [] for name in BITS}
@@ -74,7 +78,7 @@ def test_vectors_are_routed_to_their_sinks(idle: float, stall: float) -> None:
         {"part": 1, "rotate": 1, "shift": 21},
         {"part": 2, "rotate": 0, "shift": 3},
     ]
-    assert collected["vectors"] == [{"first": 0, "elements": 13}, {"first": 1 << 17, "elements": 1}]
+    assert collected["vectors"] == logits
     assert {name: collected[name] for name in BITS} == expected
 
 

@@ -1,4 +1,4 @@
-"""The steps after the logits on the chip: the best ids, and the sum of exponentials for sampling."""
+"""The steps after the logits on the chip: the best ids, and the sum of exponentials for log-probabilities."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
-from edgedec.reference.integer_profile.numbers import I64, clamp_shift, round_shift, shifted
-from edgedec.reference.integer_profile.tables import EXP2_LAST, exp2_negative
+from edgedec.reference.integer_profile.numbers import I64, bit_length, clamp_shift, round_shift, shifted
+from edgedec.reference.integer_profile.tables import OCTAVE_FRACTION_BITS, octave_power
 from edgedec.reference.integer_profile.values import Logits
 
-__all__ = ["LOG2E", "real", "sum_of_exponentials", "top"]
+__all__ = ["LOG2E", "real", "relative_sum", "sum_of_exponentials", "sum_shift", "top"]
 
-LOG2E = 47274  # floor(2^15 * log2(e) + 0.5): 1/256 octaves per nat are LOG2E * 2^-7
-_DIFFERENCE_SHIFT = 6
+LOG2E = 47274  # floor(2^15 * log2(e) + 0.5): octaves per nat
+_COUNTED_OCTAVES = 32  # below the last one a logit adds less than 2^-31 of the largest
+_SUM_FRACTION_BITS = 8  # so that halving an octave's sum drops next to nothing
+_SUM_BITS = 27  # bits of a sum beside the shift that they leave out
 
 
 def real(logits: Logits) -> NDArray[np.float64]:
@@ -32,23 +34,64 @@ def top(logits: Logits, k: int) -> NDArray[np.int32]:
     return order[:, :k].astype(np.int32)
 
 
-def sum_of_exponentials(logits: Logits) -> tuple[I64, I64]:
-    """Return largest s32 [r] and sum u33 [r], where ln(sum exp) of a row is largest * unit + ln(sum / 65535).
+def sum_of_exponentials(values: I64, mantissa: I64, shift: I64) -> I64:
+    """Return the sum of the exponentials of each row of logits, u32 [r]: its upper bits, u27, below their shift, u5.
 
-    d = min((largest - logit) >> 6, 2^26 - 1); u = rs(d * rs(A * 47274, 16), -(exponent + 15)), at most 4607; p as in
-    attention.
+    A logit in octaves, of which 12 bits are a fraction, is e = rs(logit * rs(A * 47274, 15), shift). Each adds 2^fraction,
+    u16, to the sum of its whole octave, u36; the 32 highest octaves of a row count. The sum of a row is s = (s >> 1) + the
+    octave's * 2^8, from the lowest octave to the highest, u45. No result depends on the order of a row's logits.
+
+    Args:
+        values: logits, s32 [r, n].
+        mantissa: A, u16 [r].
+        shift: ``sum_shift`` of the exponents, or any in 0..47, [r].
+
+    Returns:
+        the sums; 0 of rows without logits.
+    """
+    if not values.shape[1]:
+        return np.zeros(len(values), np.int64)
+    octaves = _octaves(values, mantissa, shift)
+    whole, power = octaves >> OCTAVE_FRACTION_BITS, octave_power(octaves & (1 << OCTAVE_FRACTION_BITS) - 1)
+    depth = whole.max(axis=1, keepdims=True) - whole
+    sums = np.zeros(len(values), np.int64)
+    for below in reversed(range(_COUNTED_OCTAVES)):
+        sums = (sums >> 1) + (np.where(depth == below, power, 0).sum(axis=1) << _SUM_FRACTION_BITS)
+    dropped = np.maximum(bit_length(sums) - _SUM_BITS, 0)
+    return sums >> dropped | dropped << _SUM_BITS
+
+
+def relative_sum(sums: I64, largest: Logits) -> NDArray[np.float64]:
+    """Return the sum of each row in units of the exponential of its largest logit, float64 [r]; ln(sum exp) of the row is
+    the largest real logit + ln of it.
+
+    Args:
+        sums: the words of ``sum_of_exponentials``, u32 [r].
+        largest: the largest logit of each row; ``values`` are [r, 1].
 
     Raises:
-        UnsupportedError: the logits have a soft-cap; exponentials of capped logits are computed by the host.
+        UnsupportedError: the logits have a soft-cap, or their unit is 16 or more.
     """
-    if logits.cap is not None:
+    if largest.cap is not None:
         raise UnsupportedError(
-            f"logits with a soft-cap of {logits.cap:g} have no integer sum of exponentials; use real()"
+            f"logits with a soft-cap of {largest.cap:g} have no integer sum of exponentials; use real()"
         )
-    largest = logits.values.max(axis=1)
-    d = np.minimum((largest[:, None] - logits.values) >> _DIFFERENCE_SHIFT, (1 << 26) - 1)
-    factor = round_shift(logits.mantissa * LOG2E, 16)
-    # real difference = d * 2^6 * A * 2^exponent; times 256 log2(e) = LOG2E * 2^-7; the factor dropped 16 bits.
-    shift = clamp_shift(-(logits.exponent + _DIFFERENCE_SHIFT - 7 + 16))
-    u = np.minimum(round_shift(d * factor[:, None], shift[:, None]), EXP2_LAST)
-    return largest, exp2_negative(u).sum(axis=1)
+    if len(sums) and int(largest.exponent.max()) > -OCTAVE_FRACTION_BITS:
+        raise UnsupportedError(
+            f"a logit's unit is {float(shifted(largest.mantissa, largest.exponent).max()):g}, and a sum of exponentials "
+            "needs one below 16: the head's weights are too large; use --device cpu for log-probabilities"
+        )
+    octaves = _octaves(largest.values, largest.mantissa, sum_shift(largest.exponent))[:, 0]
+    one = octave_power(octaves & (1 << OCTAVE_FRACTION_BITS) - 1) << _SUM_FRACTION_BITS
+    result: NDArray[np.float64] = ((sums & (1 << _SUM_BITS) - 1) << (sums >> _SUM_BITS)) / one
+    return result
+
+
+def sum_shift(exponent: I64) -> I64:
+    """Return the bits that the product of a logit drops to become octaves, 0..47, for the exponents of ``Logits``."""
+    return clamp_shift(-(exponent + OCTAVE_FRACTION_BITS))
+
+
+def _octaves(values: I64, mantissa: I64, shift: I64) -> I64:
+    """Return logits [r, n] in octaves, s49, whose lowest 12 bits are a fraction."""
+    return round_shift(values * round_shift(mantissa * LOG2E, 15)[:, None], shift[:, None])

@@ -19,6 +19,7 @@ __all__ = [
     "GATE_FRACTION_BITS",
     "GATE_LAST",
     "LONGEST_POWER",
+    "OCTAVE_FRACTION_BITS",
     "POWER_FRACTION_BITS",
     "ROTARY_FRACTION_BITS",
     "STEP_FRACTION_BITS",
@@ -28,6 +29,8 @@ __all__ = [
     "exp2_table",
     "gate_positive",
     "gate_table",
+    "octave_power",
+    "octave_table",
     "power_of_two",
     "rotary",
     "softplus",
@@ -42,6 +45,7 @@ CAP_FRACTION_BITS = 16  # fraction bits of the argument of a soft-cap's tanh, of
 CAP_LAST = (1 << 18) - 1  # the largest argument, just below 4
 CAP_VALUE_BITS = 17  # fraction bits of a tanh
 ROTARY_FRACTION_BITS = 14
+OCTAVE_FRACTION_BITS = 12  # fraction bits of a logit in octaves, of which 4 interpolate
 POWER_FRACTION_BITS = 17  # fraction bits of the factor of a state
 LONGEST_POWER = 31 << 16  # the largest argument of ``power_of_two``, of which nothing is left
 STEP_FRACTION_BITS = 16  # fraction bits of softplus and of its argument
@@ -63,6 +67,23 @@ def exp2_table() -> I64:
 def exp2_negative(u: I64) -> I64:
     """Return 65535 * 2^(-u / 256), u16, for u in 0..4607: the entry of its low 8 bits, shifted by its high 5 bits."""
     return round_shift(exp2_table()[u & 255], u >> EXP2_FRACTION_BITS)
+
+
+@cache
+def octave_table() -> tuple[I64, I64]:
+    """Return values u16 [256], floor(2^15 * 2^(i / 256) + 0.5), and the steps u8 [256] to the next value, up to 2^16."""
+    value = _half_up(2.0**15 * np.exp2(np.arange(257) / 256))
+    step = np.diff(value)
+    value.flags.writeable = step.flags.writeable = False
+    return value[:-1], step
+
+
+def octave_power(fraction: I64) -> I64:
+    """Return 2^15 * 2^(fraction / 4096), u16, for a fraction u12: interpolated, with an error of at most 1."""
+    value, step = octave_table()
+    at = fraction >> 4
+    power: I64 = value[at] + round_shift(step[at] * (fraction & 15), 4)
+    return power
 
 
 @cache

@@ -243,7 +243,7 @@ class AcceleratorBench:
         if case.logits:
             host = self.work.host
             actual, expected = self.driver.results(rows), host.results(self.interpreter.output, rows)
-            for name in ("ids", "logits", "mantissa", "exponent"):
+            for name in ("ids", "logits", "mantissa", "exponent", "sums"):
                 assert np.array_equal(getattr(actual, name), getattr(expected, name)), name
         if case.logits == 2:
             whole, reference = self.driver.logits(rows), host.logits(self.interpreter.output, rows)

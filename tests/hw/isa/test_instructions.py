@@ -12,6 +12,7 @@ from edgedec.hw.isa.instructions import (
     FIELDS,
     INSTRUCTION_BYTES,
     OPTIONAL,
+    SIGNED,
     Instruction,
     Opcode,
     ProgramHeader,
@@ -27,14 +28,7 @@ def instructions(draw: Any) -> Instruction:
     opcode = draw(st.sampled_from(Opcode))
     ranges = {"wait": (0, 1), "when": (0, 3)}
     for name, bits in FIELDS[opcode].items():
-        ranges[name] = (
-            (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-            if name.startswith("base") and bits == 9
-            else (
-                0,
-                (1 << bits) - 1,
-            )
-        )
+        ranges[name] = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if name in SIGNED else (0, (1 << bits) - 1)
     fields = {name: draw(st.integers(*of)) for name, of in ranges.items()}
     return Instruction(opcode, {name: value for name, value in fields.items() if value})
 

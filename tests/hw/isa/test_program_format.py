@@ -22,7 +22,7 @@ FIELDS = {
         "fresh:8+1 int8:9+1 words:10+16 spare:26+3 blocks:29+16 planes:45+4 group_blocks:49+16 "
         "pre_shift:65+3 base0:68+9 base1:77+9 weight0:86+16 weight1:102+16 pair:118+1 rows:119+1 "
         "wide:120+1 sink:121+3 more:124+1 onward:125+1 start:126+16 elements:142+20 first:162+20 "
-        "rotate:182+1 shift:183+6 relu2:189+1 gate_shift:190+4"
+        "rotate:182+1 shift:183+6 relu2:189+1 gate_shift:190+4 counted:194+20 sum_shift:214+10"
     ),
     Opcode.ATTEND: "heads:8+8 group:16+8 kv_heads:24+8 start:32+36 run:68+24 window:92+17 sinks:109+17 ring:126+1",
 }

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.hw.logits.exponential_sum import SUM_CYCLES, SUM_STAGES
 from edgedec.hw.logits.logits_path import PIECE_BEATS, LogitsPath
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.support.bench_streams import run
@@ -60,19 +61,26 @@ def test_outputs_equal_the_layout(slots: int, k: int, port_bytes: int, rows: boo
     marks = [
         [(int(rng.integers(1 << 15, 1 << 16)), int(rng.integers(-128, 128))) for _ in range(slots)] for _ in vectors
     ]
-    expected = [output_bytes(x, first, scale, k, rows=rows) for (x, first), scale in zip(vectors, marks, strict=True)]
+    counted = [x.shape[1] // 2 + 1 for x, _ in vectors]
+    expected = [
+        output_bytes(x, first, scale, k, rows=rows, counted=ids, shift=20)
+        for (x, first), scale, ids in zip(vectors, marks, counted, strict=True)
+    ]
     sizes = [len(part) for parts in expected for part in parts.values()]
     collected = run(
         LogitsPath(slots=slots, top_k=k, port_bytes=port_bytes),
         {
-            "vectors": [{"first": first, "elements": x.shape[1]} for x, first in vectors],
+            "vectors": [
+                {"first": first, "elements": x.shape[1], "counted": ids, "sum_shift": 20}
+                for (x, first), ids in zip(vectors, counted, strict=True)
+            ],
             "input": [item for x, _ in vectors for item in _padded(rng, x)],
             "scales": [[{"mantissa": a, "exponent": e} for a, e in parts] for parts in marks],
         },
         _counts(sizes, port_bytes),
         idle=idle,
         stall=stall,
-        settings={"rows_wanted": int(rows)},
+        settings={"rows_wanted": int(rows), "used": slots},
     )
     assert write(collected["requests"], collected["data"], port_bytes) == expected
 
@@ -104,14 +112,36 @@ def test_throughput_and_latency_are_as_documented(slots: int, k: int, port_bytes
             "scales": [[{"mantissa": 0, "exponent": 0}] * slots],
         },
         _counts(sizes, port_bytes),
-        settings={"rows_wanted": int(rows)},
+        settings={"rows_wanted": int(rows), "used": slots},
         cycles=cycles,
     )
     assert (cycles["input"][-1] - cycles["input"][0]) / (ids - 1) == pytest.approx(pace, rel=0.005)
-    if not rows:  # the scales have gone ahead; a request takes a cycle without a beat
-        begins, each = {1: (5, 3), 2: (4, 2)}.get(slots, (3, 2))
-        expected = cycles["input"][-1] + begins + each * k * slots
+    if not rows:  # a request takes a cycle without a beat
+        sums = SUM_STAGES + SUM_CYCLES * slots
+        expected = cycles["input"][-1] + 2 + sums + (3 if slots == 1 else 2) * k * slots
         assert abs(cycles["data"][-1] - expected) <= len(cycles["requests"])
+
+
+@pytest.mark.rtl
+@pytest.mark.parametrize(("slots", "used", "pace"), [(8, 1, 3), (8, 4, 4), (5, 3, 3), (2, 1, 3)])
+def test_slots_that_are_not_used_take_no_turn(slots: int, used: int, pace: int) -> None:
+    rng, k, cycles = np.random.default_rng(slots), 3, dict[str, list[int]]()
+    x, marks = awkward(rng, slots, 20, 32), [(40000, -5)] * slots
+    vector = {"first": 4, "elements": 20, "counted": 20, "sum_shift": 25}
+    sizes = [len(part) for part in output_bytes(x, 4, marks, k, rows=False).values()]
+    collected = run(
+        LogitsPath(slots=slots, top_k=k, port_bytes=8),
+        {"vectors": [vector], "input": to_words(x, 1), "scales": [[{"mantissa": a, "exponent": e} for a, e in marks]]},
+        _counts(sizes, 8),
+        settings={"used": used},
+        cycles=cycles,
+    )
+    (given,) = write(collected["requests"], collected["data"], 8)
+    whole = output_bytes(x, 4, marks, k, rows=False, counted=20, shift=25)
+    results = [np.frombuffer(part[0], "<u8").reshape(k + 1, slots) for part in (given, whole)]
+    np.testing.assert_array_equal(results[0][:, :used], results[1][:, :used])
+    assert not (results[0][0, used:] >> 32).any()
+    assert set(np.diff(cycles["input"])) == {pace}
 
 
 def test_ids_are_taken_only_as_far_as_beats_hold() -> None:
@@ -125,7 +155,7 @@ def test_ids_are_taken_only_as_far_as_beats_hold() -> None:
             "scales": [[{"mantissa": 0, "exponent": 0}] * 2],
         },
         _counts(sizes, 16),
-        settings={"rows_wanted": 1},
+        settings={"rows_wanted": 1, "used": 2},
         stall={"data": 0.9},
         cycles=cycles,
     )
@@ -136,7 +166,7 @@ def test_ids_are_taken_only_as_far_as_beats_hold() -> None:
 
 
 def test_scales_may_come_late_and_the_next_vector_early() -> None:
-    """Check that the likeliest wait for the scales, and the second vector's logits for the first one's writes."""
+    """Check that logits wait for the scales, and the second vector's for the first one's writes."""
     x, marks = np.array([[4, 9, 9, -2, 3]]), [[(40000, -3)], [(50000, 100)]]
     path = LogitsPath(slots=1, top_k=2, port_bytes=8)
     expected = [output_bytes(x, 0, scale, 2, rows=False) for scale in marks]
@@ -149,6 +179,7 @@ def test_scales_may_come_late_and_the_next_vector_early() -> None:
         },
         {"requests": 2, "data": 6},
         idle={"scales": 0.98},
+        settings={"used": 1},
     )
     assert write(collected["requests"], collected["data"], 8) == expected
 

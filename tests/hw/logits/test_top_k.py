@@ -57,6 +57,7 @@ def test_the_likeliest_equal_the_reference(slots: int, k: int, sizes: list[int],
         {"output": k * slots * len(tables_)},
         idle=idle,
         stall=stall,
+        settings={"last": slots - 1},
     )["output"]
     assert [item["last"] for item in collected] == ([0] * (k * slots - 1) + [1]) * len(tables_)
     results = [(item["logit"], item["id"]) for item in collected]
@@ -67,7 +68,13 @@ def test_the_likeliest_equal_the_reference(slots: int, k: int, sizes: list[int],
 @pytest.mark.parametrize(("slots", "latency", "pace"), [(1, 4, {3}), (2, 3, {1, 2}), (3, 2, {1}), (8, 2, {1})])
 def test_a_logit_takes_a_cycle_without_gaps(slots: int, latency: int, pace: set[int]) -> None:
     x, ids, k, cycles = np.arange(40)[None].repeat(slots, axis=0), np.arange(40), 8, dict[str, list[int]]()
-    outputs = run(TopK(slots=slots, k=k), {"input": items(x, ids)}, {"output": k * slots}, cycles=cycles)["output"]
+    outputs = run(
+        TopK(slots=slots, k=k),
+        {"input": items(x, ids)},
+        {"output": k * slots},
+        cycles=cycles,
+        settings={"last": slots - 1},
+    )["output"]
     assert [(item["logit"], item["id"]) for item in outputs] == expected_ranks(x, ids, k)
     assert set(np.diff(cycles["input"])) == pace
     assert cycles["output"][0] - cycles["input"][-1] == latency
@@ -80,12 +87,26 @@ def test_a_slot_may_return_after_one_cycle() -> None:
     """
     x = np.array([[5, 6, 7, 6, 8], [9, 9, 8, 9, 9]])
     for slots in (1, 2):
-        outputs = run(TopK(slots=slots, k=3), {"input": items(x[:slots], np.arange(5))}, {"output": 3 * slots})[
-            "output"
-        ]
+        outputs = run(
+            TopK(slots=slots, k=3),
+            {"input": items(x[:slots], np.arange(5))},
+            {"output": 3 * slots},
+            settings={"last": slots - 1},
+        )["output"]
         assert [(item["logit"], item["id"]) for item in outputs[::slots]] == [(8, 4), (7, 2), (6, 1)]
         if slots == 2:
             assert [(item["logit"], item["id"]) for item in outputs[1::2]] == [(9, 0), (9, 1), (9, 3)]
+
+
+@pytest.mark.parametrize(("slots", "turns"), [(8, 3), (5, 4)])
+def test_slots_without_a_turn_have_no_entries(slots: int, turns: int) -> None:
+    x, ids, k = awkward(np.random.default_rng(slots), turns, 30, 32), np.arange(30), 4
+    outputs = run(
+        TopK(slots=slots, k=k), {"input": items(x, ids)}, {"output": k * slots}, settings={"last": turns - 1}
+    )["output"]
+    found = np.array([(item["logit"], item["id"]) for item in outputs]).reshape(k, slots, 2)
+    assert found[:, :turns].reshape(-1, 2).tolist() == [list(entry) for entry in expected_ranks(x, ids, k)]
+    assert (found[:, turns:] == EMPTY).all()
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -93,7 +114,9 @@ def test_fewer_ids_than_ranks_leave_empty_ranks(slots: int) -> None:
     """Check that nothing of the previous vocabulary follows them."""
     full, x, ids = np.full((slots, 6), 99), np.array([[5, -7]] * slots), np.array([3, 1 << 17])
     payloads = items(full, np.arange(6)) + items(x, ids)
-    outputs = run(TopK(slots=slots, k=4), {"input": payloads}, {"output": 8 * slots})["output"][4 * slots :]
+    outputs = run(TopK(slots=slots, k=4), {"input": payloads}, {"output": 8 * slots}, settings={"last": slots - 1})[
+        "output"
+    ][4 * slots :]
     assert [item["id"] for item in outputs[::slots]] == [3, 1 << 17, 0, 0]
     assert [item["logit"] for item in outputs[::slots]] == [5, -7, -(1 << 31), -(1 << 31)]
 

@@ -19,7 +19,10 @@ from edgedec.hw.attention.weighted_values import WeightedValues
 from edgedec.hw.blocks.collector import Collector
 from edgedec.hw.blocks.ram_cost import block_rams, distributed_luts, ultra_rams
 from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.logits.exponential_sum import ExponentialSum
 from edgedec.hw.logits.logits_path import LogitsPath
+from edgedec.hw.logits.output_merge import OutputMerge
+from edgedec.hw.logits.tap_writer import TapQueue, TapWriter
 from edgedec.hw.logits.top_k import TopK
 from edgedec.hw.matrix.mac_array import MacArray
 
@@ -28,13 +31,23 @@ MIDDLE = HeadShape(beat_bytes=16, head_dim=96, chunk=8, slots=4, context=1024)
 LARGE = HeadShape(beat_bytes=64, head_dim=96, chunk=16, slots=8, context=1024)
 
 MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
-    (TopK, {"slots": 8, "k": 8}, Resources(lut=931, ff=970)),
-    (TopK, {"slots": 2, "k": 32}, Resources(lut=3514, ff=3510)),
+    (TopK, {"slots": 8, "k": 8}, Resources(lut=939, ff=970)),
+    (TopK, {"slots": 2, "k": 32}, Resources(lut=3518, ff=3510)),
     (TopK, {"slots": 1, "k": 4}, Resources(lut=476, ff=536)),
-    (TopK, {"slots": 5, "k": 3}, Resources(lut=395, ff=439)),
-    (LogitsPath, {"slots": 8, "top_k": 8, "port_bytes": 16}, Resources(lut=1449, ff=1462)),
-    (LogitsPath, {"slots": 4, "top_k": 4, "port_bytes": 8}, Resources(lut=835, ff=841)),
-    (LogitsPath, {"slots": 1, "top_k": 2, "port_bytes": 64}, Resources(lut=1027, ff=1964)),
+    (TopK, {"slots": 5, "k": 3}, Resources(lut=403, ff=439)),
+    (ExponentialSum, {"slots": 8}, Resources(lut=799, ff=1130, bram18=3, dsp=3)),
+    (ExponentialSum, {"slots": 1}, Resources(lut=735, ff=1105, bram18=3, dsp=3)),
+    (LogitsPath, {"slots": 8, "top_k": 8, "port_bytes": 16}, Resources(lut=2426, ff=2823, bram18=3, dsp=3)),
+    (LogitsPath, {"slots": 4, "top_k": 4, "port_bytes": 8}, Resources(lut=1744, ff=2094, bram18=3, dsp=3)),
+    (LogitsPath, {"slots": 1, "top_k": 2, "port_bytes": 64}, Resources(lut=1873, ff=3125, bram18=3, dsp=3)),
+    (OutputMerge, {"sources": 4, "port_bytes": 16}, Resources(lut=235, ff=9)),
+    (OutputMerge, {"sources": 2, "port_bytes": 4}, Resources(lut=126, ff=8)),
+    (TapQueue, {"slots": 8, "port_bytes": 16}, Resources(lut=429, ff=309, bram18=4)),
+    (TapQueue, {"slots": 4, "port_bytes": 16}, Resources(lut=312, ff=307, bram18=4)),
+    (TapQueue, {"slots": 2, "port_bytes": 4}, Resources(lut=111, ff=126, bram18=1)),
+    (TapWriter, {"slots": 8, "beat_bytes": 64, "port_bytes": 16}, Resources(lut=1352, ff=887, bram18=8)),
+    (TapWriter, {"slots": 4, "beat_bytes": 16, "port_bytes": 16}, Resources(lut=1054, ff=786, bram18=8)),
+    (TapWriter, {"slots": 2, "beat_bytes": 8, "port_bytes": 4}, Resources(lut=491, ff=381, bram18=2)),
     (Collector, {"width": 32, "slots": 1, "lanes": 16}, Resources(lut=47, ff=518)),
     (Collector, {"width": 32, "slots": 1, "lanes": 4}, Resources(lut=15, ff=132)),
     # results with adders and registers packed into DSPs, which yosys can for DSP48E1 only: between map_dsp and coarse,

@@ -36,8 +36,11 @@ def test_a_port_has_four_bytes_at_least(model: IntegerModel, ports: int, beat_by
 def test_heads_that_share_keys_attend_together() -> None:
     model, board = shape_model(shape_graph(SHAPES["bitnet-2b4t"])), find_board("kv260")
     config = config_for_board(model, board)
-    assert (config.slots, config.shared, config.beat_bytes) == (8, True, 64)
+    assert (config.slots, config.shared, config.beat_bytes) == (7, True, 64)
     assert not estimate(config).beyond(board)
+    # It costs the eighth slot, and no more than that.
+    assert estimate(replace(config, slots=8)).beyond(board)
+    assert not estimate(replace(config, slots=8, shared=False)).beyond(board)
     assert config_for_board(model, board, shared=False).shared is False
     assert config_for_board(model, board, slots=1).shared is False  # a pass of one token leaves no slot unused
 

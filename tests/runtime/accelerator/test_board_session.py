@@ -76,7 +76,7 @@ def test_a_damaged_bundle_is_refused_before_anything_is_loaded(board: Path, tmp_
         ),
         (
             "pynq",
-            r"--device pynq returns logits only, not .*out: its accelerator has no unit yet that writes tapped vectors",
+            r"--device pynq returns logits only, not .*out: its program is that of a board bundle, which writes nothing",
         ),
     ],
 )

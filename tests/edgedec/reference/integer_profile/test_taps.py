@@ -12,18 +12,9 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.integer_profile import taps
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.reference.integer_profile.taps import TapForm, TappedRows, TapRecorder, tap_form
-from tests.edgedec.reference.integer_profile.support.make_models import VOCAB, tiny
+from tests.edgedec.reference.integer_profile.support.make_models import TAPPED, VOCAB, tiny
 
 IDS = np.random.default_rng(3).integers(0, VOCAB, 12).astype(np.int32)
-NAMES = (
-    "embed",
-    "layers.0.attn",
-    "layers.0.attn_out",
-    "layers.0.mlp_norm",
-    "layers.0.gated",
-    "layers.0.out",
-    "final_norm",
-)
 
 
 @pytest.mark.parametrize(
@@ -32,13 +23,13 @@ NAMES = (
 def test_tapped_rows_are_the_values_of_the_profile(kind: str) -> None:
     """Compare integers with those of the trace, and real numbers with the float profile and with each other."""
     graph, weights, model = tiny(kind)
-    recorder, traced = TapRecorder(model, NAMES), dict[str, I64]()
+    recorder, traced = TapRecorder(model, TAPPED), dict[str, I64]()
     model.open().forward(IDS, trace=traced.__setitem__)
     model.open().forward(IDS, trace=recorder.trace)
     reference = ReferenceModel(graph, weights.__getitem__)
     rows = np.arange(len(IDS), dtype=np.int32)
-    _, expected = reference.forward(IDS, reference.new_cache(), rows=rows, taps=NAMES)
-    for name in NAMES:
+    _, expected = reference.forward(IDS, reference.new_cache(), rows=rows, taps=TAPPED)
+    for name in TAPPED:
         tapped = recorder.rows(name)
         assert np.array_equal(tapped.values, traced[name])
         assert (tapped.root is not None) == tap_form(model, name).normed == name.endswith("norm")
@@ -58,13 +49,13 @@ def test_tapped_rows_are_the_values_of_the_profile(kind: str) -> None:
 
 def test_rows_do_not_depend_on_the_pass() -> None:
     _, _, model = tiny("native")
-    whole, steps = TapRecorder(model, NAMES), TapRecorder(model, NAMES)
+    whole, steps = TapRecorder(model, TAPPED), TapRecorder(model, TAPPED)
     model.open().forward(IDS, trace=whole.trace)
     sequence = model.open()
     for at in range(len(IDS)):
         sequence.forward(IDS[at : at + 1], trace=steps.trace)
         sequence.commit(np.zeros(1, np.int32))
-        for name in NAMES:
+        for name in TAPPED:
             assert np.array_equal(steps.rows(name).values[0], whole.rows(name).values[at])
             assert np.array_equal(steps.rows(name).real[0], whole.rows(name).real[at])
 

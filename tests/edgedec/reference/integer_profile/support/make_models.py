@@ -66,6 +66,16 @@ RECURRENT: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
 }
 CONTEXT = 64
 VOCAB = CONFIG["vocab_size"]
+# Values that have tapped rows: one of each kind.
+TAPPED = (
+    "embed",
+    "layers.0.attn",
+    "layers.0.attn_out",
+    "layers.0.mlp_norm",
+    "layers.0.gated",
+    "layers.0.out",
+    "final_norm",
+)
 
 
 def float_model(
