@@ -87,9 +87,10 @@ def read_handoff(path: Path) -> Handoff:
     systems = [one for one in modules if one.get("IS_PL") == "FALSE"]
     if len(systems) != 1:
         raise _wrong(path, f"it has {len(systems)} processing systems, not one")
-    address, size = _range(path, systems[0], module.get("INSTANCE", ""))
+    (system,) = systems
+    address, size = _range(path, system, module.get("INSTANCE", ""))
     buses = _memory_buses(path, module)
-    clock, clock_hz = _clock(path, module, systems[0])
+    clock, clock_hz = _clock(path, module, system)
     return Handoff(
         path=path,
         name=module.get("FULLNAME", "").lstrip("/") or module.get("INSTANCE", ""),
@@ -101,9 +102,9 @@ def read_handoff(path: Path) -> Handoff:
         clock=clock,
         clock_hz=clock_hz,
         port_bits=tuple(bits for _, bits in buses),
-        memory_bits=tuple(_memory_bits(path, systems[0], bus) for bus, _ in buses),
-        system=systems[0].get("MODTYPE", ""),
-        memory_ports=_memory_ports(systems[0]),
+        memory_bits=tuple(_memory_bits(path, system, bus) for bus, _ in buses),
+        system=system.get("MODTYPE", ""),
+        memory_ports=_memory_ports(system),
     )
 
 

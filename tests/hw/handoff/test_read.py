@@ -44,10 +44,14 @@ def test_a_written_file_is_read(tmp_path: Path, family: str, interrupt: bool) ->
     assert handoff.port_bits == handoff.memory_bits == (32, 32)
 
 
-def test_four_wide_ports_are_read(tmp_path: Path) -> None:
-    written(tmp_path / "a.hwh", KV260)
-    check_handoff(read_handoff(tmp_path / "a.hwh"), KV260)
-    assert read_handoff(tmp_path / "a.hwh").memory_bits == (128,) * 4
+@pytest.mark.parametrize(("family", "bits"), [("zynq-ultrascale+", 128), ("zynq-7000", 64)])
+def test_four_wide_ports_are_read(tmp_path: Path, family: str, bits: int) -> None:
+    config = replace(KV260, beat_bytes=4 * bits // 8)
+    written(tmp_path / "a.hwh", config, family)
+    handoff = read_handoff(tmp_path / "a.hwh")
+    check_handoff(handoff, config)
+    assert handoff.memory_bits == (bits,) * 4
+    assert len(handoff.memory_ports) == 4
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
