@@ -12,6 +12,7 @@ from edgedec.errors import DeviceError
 from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.host import ProgramHost
+from edgedec.hw.compiler.output_places import tap_places
 from edgedec.hw.compiler.program import compile_model
 from edgedec.hw.isa.instructions import Destination
 from edgedec.reference.integer_profile.tables import rotary
@@ -21,9 +22,11 @@ SLOTS, BEST = 3, 2
 
 
 @cache
-def host() -> ProgramHost:
+def host(*taps: str) -> ProgramHost:
+    """Return the host of a program that writes the values ``taps``."""
     model = tiny("native")[2]
-    program = compile_model(model, config_for(model, context=32, slots=SLOTS, top_k=BEST))
+    config = config_for(model, context=32, slots=SLOTS, top_k=BEST, taps=bool(taps))
+    program = compile_model(model, config, taps=taps)
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
     constants: Any = model.constants[embed.name]
     return ProgramHost(program, constants.weight)
@@ -81,3 +84,20 @@ def test_whole_rows_are_read_from_their_places() -> None:
     rows = ours.logits(buffer, np.array([2, 0], np.int32))
     assert rows.values.tolist() == [logits[:, 2].tolist(), logits[:, 0].tolist()]
     assert rows.mantissa.tolist() == [0x9000, 0xFFFF]
+
+
+def test_a_root_below_its_leading_bit_is_refused() -> None:
+    """Write roots {root u16, exponent s16, 0 s32} of three slots; the second one is not normalized."""
+    ours = host("final_norm")
+    places = tap_places(ours.program.config, ours.program.instructions[ours.tap("final_norm").instruction])
+    assert places is not None
+    assert places.roots is not None
+    buffer = np.zeros(ours.program.output_bytes, np.uint8)
+    roots = np.array([[0x8000, -3, 0, 0], [0x7FFF, 0, 0, 0], [0xFFFF, 5, 0, 0]]).astype("<i2")
+    buffer[places.roots :][: roots.nbytes] = roots.view(np.uint8).reshape(-1)
+    found = ours.tapped(buffer, "final_norm", np.array([2, 0], np.int32))
+    assert found.root is not None
+    assert found.exponent is not None
+    assert (found.root.tolist(), found.exponent.tolist()) == ([0xFFFF, 0x8000], [5, -3])
+    with pytest.raises(DeviceError, match=r"gave a root of final_norm below 2\^15; reset it"):
+        ours.tapped(buffer, "final_norm", np.array([0, 1], np.int32))

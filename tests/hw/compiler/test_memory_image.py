@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.hw.compiler.memory_image import REGION_BYTES, MemoryImage, image_regions
+from edgedec.hw.compiler.memory_image import REGION_BYTES, MemoryImage, cache_regions, image_regions
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Instruction, Opcode
 
 
@@ -68,6 +69,24 @@ def test_any_image_is_divided_into_regions_that_fit() -> None:
         for start, size in ranges:
             assert sum(start in region and start + size - 1 in region for region in found) == 1
         assert len(found) <= 2 * -(-sum(sizes) // most), "none is nearly empty"
+
+
+@pytest.mark.parametrize(("most", "ends"), [(12, [12]), (11, [8, 12]), (8, [8, 12]), (7, [4, 8, 12]), (3, [4, 8, 12])])
+def test_a_cache_is_divided_between_its_layers(most: int, ends: list[int]) -> None:
+    """Give three layers two heads each, whose keys and values are four runs; ``most`` and ``ends`` count runs."""
+    config = AcceleratorConfig()
+    run = config.cache_rows(0).run
+    instructions = [
+        Instruction(opcode, {"start": 4 * run * layer, "run": run, **fields})
+        for layer in range(3)
+        for opcode, fields in (
+            (Opcode.CACHE, {"heads": 6, "group": 3}),
+            (Opcode.ATTEND, {"heads": 6, "kv_heads": 2}),
+            (Opcode.COPY, {"heads": 2}),
+        )
+    ]
+    found = cache_regions(reads((0, 5)) + instructions, config, 12 * run, most * run)
+    assert found == tuple(range(run * start, run * end) for start, end in zip([0, *ends], ends, strict=False))
 
 
 def test_a_region_is_64_mib() -> None:

@@ -1,14 +1,19 @@
-"""Test how a matrix is cut."""
+"""Test how a matrix is cut, what its instruction says, and which matrices are refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler.matrix import Matrix
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.reference.integer_profile.numbers import Mantissas
 from edgedec.reference.integer_profile.ops.linear import MatrixConstants
 
@@ -16,7 +21,7 @@ ROWS = 5
 
 
 def matrix(rows: int, *, pair: bool, int8: bool, per_row: bool) -> Matrix:
-    weight = np.zeros((rows, 1), np.int8)
+    weight = np.broadcast_to(np.int8(0), (rows, 1))
     part = MatrixConstants(
         name="w",
         weight=weight,
@@ -28,7 +33,7 @@ def matrix(rows: int, *, pair: bool, int8: bool, per_row: bool) -> Matrix:
         bias=None,
         form=None,
     )
-    op: Any = None  # only messages name it
+    op: Any = SimpleNamespace(kind="linear", name="w", schemes=(None, None))  # messages name it
     return Matrix(op=op, parts=(part,) * (2 if pair else 1), group_size=0)
 
 
@@ -70,3 +75,30 @@ def test_an_urgent_matrix_ends_with_a_short_tile() -> None:
     head = matrix(32002, pair=False, int8=True, per_row=True)
     assert words(head.pieces(256, urgent=True)) == [256] * 24 + [17, 128, 64, 32, 16]
     assert words(head.pieces(256)) == [256] * 25 + [1]
+
+
+@pytest.mark.parametrize(("pair", "rows"), [(False, 65535 * ROWS), (True, 65534 // 2 * ROWS)])
+def test_a_matrix_has_at_most_the_words_that_an_instruction_holds(pair: bool, rows: int) -> None:
+    """Check a matrix at the limit of the field, and one with a word more in each of its parts."""
+    config = AcceleratorConfig(beat_bytes=16)
+    matrix(rows, pair=pair, int8=False, per_row=False).check(config)
+    with pytest.raises(UnsupportedError, match=r"cannot run linear w: it has \d+ rows; .* at most 327675$"):
+        matrix(rows + ROWS, pair=pair, int8=False, per_row=False).check(config)
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_an_instruction_has_the_shape_of_its_piece(pair: bool) -> None:
+    whole = matrix(7, pair=pair, int8=False, per_row=False)
+    parts = tuple(replace(part, pre_shift=3) for part in whole.parts)
+    fields = replace(whole, parts=parts).fields(slice(5, 7), AcceleratorConfig(beat_bytes=16))
+    shape = {"int8": 0, "words": 1, "spare": 3, "blocks": 1, "planes": 1, "group_blocks": 0, "rows": 0}
+    assert fields.items() >= {**shape, "pre_shift": 3, "pair": int(pair)}.items()
+
+
+def test_two_matrices_are_joined_if_they_are_shifted_alike() -> None:
+    op, (one,) = matrix(4, pair=False, int8=True, per_row=True).op, matrix(4, pair=False, int8=True, per_row=True).parts
+    other = replace(one, pre_shift=one.pre_shift + 1)
+    assert Matrix.of(op, (1, 0), (one, one)).rows == 8
+    assert Matrix.of(op, (1,), (one, other)).parts == (other,)
+    with pytest.raises(UnsupportedError, match="cannot run linear w: sums of w and w need different shifts"):
+        Matrix.of(op, (0, 1), (one, other))
