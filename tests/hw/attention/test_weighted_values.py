@@ -16,7 +16,7 @@ from tests.hw.support.reference_exponentials import rs
 
 Array = np.ndarray[Any, Any]
 
-COMMITTED = 5
+COMMITTED, CONTEXT = 5, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,35 +44,45 @@ class Head:
         return rs(rs(n, shift) * rs(((1 << 32) - 1) // mantissa * scale, 16), 13)
 
 
-def draw(layout: KvLayout, slots: int) -> Head:
-    """Draw a head whose first slot sees all positions alike, and whose last one sees nothing if there are several."""
-    rng, own = np.random.default_rng(slots), min(slots, 2)
-    positions = (layout.groups(COMMITTED) + layout.groups(own)) * layout.positions
-    seen = [*range(COMMITTED), *(layout.groups(COMMITTED) * layout.positions + at for at in range(own))]
+def draw(layout: KvLayout, slots: int, committed: int, own: int) -> Head:
+    """Draw a head whose first slot sees all positions alike, and whose last one sees nothing if there are several.
+
+    The first slot's sums are as large as can be in the first two columns, one of them negative.
+    """
+    rng = np.random.default_rng(slots)
+    positions = (layout.groups(committed) + layout.groups(own)) * layout.positions
+    seen = [*range(committed), *(layout.groups(committed) * layout.positions + at for at in range(own))]
     chances = np.zeros((positions, slots), np.int64)
     chances[seen] = rng.integers(0, 1 << 16, (len(seen), slots))
     chances[seen, 0] = (1 << 16) - 1
     if slots > 1:
         chances[:, -1] = 0
     values = rng.integers(-127, 128, (positions, layout.head_dim))
-    return Head(
-        chances=chances, values=values, scales=[0xFFFF, *rng.integers(0, 1 << 16, layout.head_dim - 1).tolist()]
-    )
+    values[:, :2] = 127, -127
+    scales = [0xFFFF, 0xFFFF, *rng.integers(0, 1 << 16, layout.head_dim - 2).tolist()]
+    return Head(chances=chances, values=values, scales=scales)
 
 
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
-    ("shape", "slots", "lanes", "out_lanes"),
-    [((8, 4, 2), 3, 2, 1), ((4, 4, 4), 1, 1, 2), ((4, 6, 2), 5, 1, 2)],
+    ("shape", "slots", "lanes", "out_lanes", "committed", "own"),
+    [
+        ((8, 4, 2), 3, 2, 1, COMMITTED, 2),
+        ((4, 4, 4), 1, 1, 2, COMMITTED, 1),
+        ((4, 6, 2), 5, 1, 2, COMMITTED, 2),
+        ((8, 4, 4), 1, 1, 2, CONTEXT, 1),  # the cache is full
+    ],
 )
 def test_heads_follow_the_formulas_and_the_next_begins_soon(
-    shape: tuple[int, int, int], slots: int, lanes: int, out_lanes: int
+    shape: tuple[int, int, int], slots: int, lanes: int, out_lanes: int, committed: int, own: int
 ) -> None:
     """Run two heads; L of the second one is taken in the fourth cycle after the first one's sums have left."""
     layout = KvLayout(beat_bytes=shape[0], head_dim=shape[1], chunk=shape[2])
-    head = draw(layout, slots)
+    head = draw(layout, slots, committed, own)
     other = Head(chances=head.chances[::-1], values=head.values, scales=head.scales[::-1])
-    component = WeightedValues(HeadShape(**vars(layout), slots=slots, context=8, lanes=lanes), out_lanes=out_lanes)
+    component = WeightedValues(
+        HeadShape(**vars(layout), slots=slots, context=CONTEXT, lanes=lanes), out_lanes=out_lanes
+    )
     drained = list[int]()
 
     async def columns(ctx: Any) -> None:
@@ -102,7 +112,7 @@ def test_heads_follow_the_formulas_and_the_next_begins_soon(
     }
     cycles = dict[str, list[int]]()
     count = 2 * layout.head_dim // out_lanes
-    settings = {"visibility": {"committed": COMMITTED, "own": min(slots, 2)}}
+    settings = {"visibility": {"committed": committed, "own": own}}
     items = run(
         component, inputs, {"output": count}, settings=settings, background=[columns], cycles=cycles, limit=400
     )["output"]

@@ -85,6 +85,7 @@ def test_causes_equal_those_of_the_registers() -> None:
         ({"slots": 0}, Cause.SLOTS),
         ({"slots": CONFIG.slots + 1}, Cause.SLOTS),
         ({"slots": 2, "accepted": 0b100, "commits": True}, Cause.SLOTS),
+        ({"slots": 7, "accepted": 0x80, "commits": True}, Cause.SLOTS),
         ({"slots": 3, "committed": CONFIG.context - 2}, Cause.POSITION),
         ({"committed": (1 << 20) - 1}, Cause.POSITION),
         ({"program_bytes": 0}, Cause.CUT_SHORT),
@@ -244,6 +245,14 @@ def test_an_instruction_past_the_address_space_is_refused(kind: str) -> None:
         assert (len(bench.pulses["done_set"]), len(bench.pulses["error_set"])) == (1, 0)
     for start in (last + 1, (1 << 36) - 1):
         given_up(placed(start), (Cause.DESCRIPTOR, 1, 0))
+
+
+def test_only_an_instruction_with_a_place_must_be_on_the_bus() -> None:
+    """Set all bits of a VECTOR that are those of another instruction's start."""
+    vector = Instruction(Opcode.VECTOR, {"blocks": 1, "eps": (1 << 48) - 1})
+    bench = Bench(config=CONFIG).run(partial(_once, Pass(raw=program(CONFIG, [vector, STOP]))))
+    assert [name for name, _ in bench.commands] == ["vectors"]
+    assert (len(bench.pulses["done_set"]), len(bench.pulses["error_set"])) == (1, 0)
 
 
 @pytest.mark.rtl

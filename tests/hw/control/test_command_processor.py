@@ -223,7 +223,10 @@ def test_programs_follow_each_other() -> None:
 
     async def script(ctx: Any, bench: Bench) -> None:
         for item in items:
-            await bench.once(ctx, item)
+            await bench.ring(ctx, item)
+            assert ctx.get(bench.control.busy)
+            assert not ctx.get(bench.control.done), "the program before has ended, and this one has not"
+            await bench.rest(ctx)
             assert ctx.get(bench.control.done)
             assert not ctx.get(bench.control.error)
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import ToolError
-from edgedec.hw.emit.verilog import run_yosys
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.emit import rtlil, verilog
+from edgedec.hw.emit.verilog import accelerator_verilog, run_yosys
+from edgedec.progress import Progress
 
 
 @pytest.mark.rtl
@@ -40,4 +43,30 @@ def test_the_commands_of_a_script_are_reported(tmp_path: Path, monkeypatch: pyte
         ("yosys: PROC", 33, 100),
         ("yosys: Verilog", 66, 100),
     ]
-    assert [what for what, _, _ in seen if "prepared" in what], "the first run of a version takes long"
+    (prepared,) = (report for report in seen if "prepared" in report[0])
+    assert prepared[1:] == (0, 100), "the first run of a version takes long"
+
+
+def test_the_steps_of_an_accelerator_end_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let both steps report their beginning and their end, and do nothing."""
+
+    def translate(component: object, *, progress: Progress, **_: object) -> str:
+        progress("elaborating", 0, 100)
+        progress("RTLIL", 100, 100)
+        return "no stamp"
+
+    def run(script: str, folder: Path, *, progress: Progress) -> str:
+        (folder / "out.v").write_text((folder / "design.il").read_text("utf-8"), "utf-8")
+        progress("yosys: begins", 0, 100)
+        progress("yosys: ends", 100, 100)
+        return ""
+
+    monkeypatch.setattr(rtlil, "to_rtlil", translate)
+    monkeypatch.setattr(verilog, "run_yosys", run)
+    seen: list[tuple[str, int, int]] = []
+    text, stamp = accelerator_verilog(AcceleratorConfig(), name="top", progress=lambda *report: seen.append(report))
+    assert (text, stamp) == ("no stamp", 0)
+    assert [what for what, _, _ in seen] == ["elaborating", "RTLIL", "yosys: begins", "yosys: ends"]
+    shares = [share for _, share, _ in seen]
+    assert (shares[0], shares[-1], {total for _, _, total in seen}) == (0, 100, {100})
+    assert shares[0] < shares[1] == shares[2] < shares[3]
