@@ -120,10 +120,10 @@ class ExponentialSum(CostedComponent):
         logit = carried(m, _ALWAYS, taken.logit, MULTIPLY + 1)
         low = multiply(m, "low", logit[:_LOW], factor)
         high = multiply(m, "high", logit[_LOW:].as_signed(), factor)
-        product = carried(m, _ALWAYS, Cat(low[:_LOW], high + low[_LOW : 2 * _LOW]))[:49]
+        product = carried(m, _ALWAYS, Cat(low[:_LOW], high + low[_LOW : 2 * _LOW])[:49])
         difference = carried(m, _ALWAYS, self.shift - taken.exponent)
         bounded = Mux(difference < 0, 0, Mux(difference > _LONGEST, _LONGEST, difference))[:6]
-        shift = carried(m, _ALWAYS, bounded, 2 * MULTIPLY + 1)
+        shift = carried(m, _ALWAYS, bounded, 2 * MULTIPLY + 1, name="product_shift")
         # The product has a zero below it, so that the shifts keep the rounding bit.
         x = Cat(Const(0, 1), product).as_signed()
         for low_bit in (4, 2, 0):

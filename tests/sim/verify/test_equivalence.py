@@ -1,4 +1,4 @@
-"""Prove at full width that dividers, the shift of codes, the exponent and a divided product equal the integer profile.
+"""Prove at full width that dividers, shifts of codes and logits, the exponent and a divided product equal the profile.
 
 A solver proves no product of 27 and 18 bits. So products are the same cell on both sides, whose result may be anything, and
 what is around them is proved for all its values. What the solver leaves is run exhaustively: ``test_every_value.py``.
@@ -19,6 +19,7 @@ from edgedec.hw.attention.softmax import Softmax
 from edgedec.hw.blocks.divider import Divider
 from edgedec.hw.blocks.multiply import Multiplier
 from edgedec.hw.blocks.roms import LAST_EXPONENT
+from edgedec.hw.logits.exponential_sum import ExponentialSum
 from edgedec.hw.vector.requantizer import Requantizer
 from edgedec.sim.verify.formal import FormalDesign, prove
 from tests.sim.verify.support.plant import planted
@@ -157,6 +158,23 @@ def prove_divided_product(kind: Any) -> None:
     prove(design, cycles=4, induction=2)
 
 
+def prove_octaves(kind: Any) -> None:
+    """Any product of 49 bits and any shift: a logit in octaves is rs(product, shift)."""
+
+    def rules(m: Module, unit: Any, _: Value) -> list[Value]:
+        inside = design.inside
+        product, shift = ago(m, inside["product"], 4, "product"), ago(m, inside["product_shift"], 4, "shift")
+        exact = rounded(product[:49].as_signed(), shift, 47)
+        m.d.comb += [
+            Assume(~unit.logits.p.counts),  # a slot may then come again at once
+            Assert((shift > 47) | (inside["octaves"].as_signed() == exact)),
+        ]
+        return []
+
+    design = FormalDesign(kind(slots=1), rules)
+    prove(design, cycles=6, induction=5)
+
+
 PROOFS = [
     (prove_divider, Divider, "overflow.eq(first_remainder >= divisor)", "overflow.eq(first_remainder > divisor)"),
     (prove_divider, Divider, "Mux(difference[-1], trial, difference)", "Mux(difference[-1], trial, trial)"),
@@ -164,6 +182,8 @@ PROOFS = [
     (prove_codes, Requantizer, ">> Cat(C(0, 2), shift[2:]))[:12]", ">> Cat(C(0, 2), shift[2:]))[:11]"),
     (prove_exponent, Softmax, "x[14:].any()", "x[15:].any()"),
     (prove_exponent, Softmax, "x[1:14] + x[0]", "x[1:14] + x[1]"),
+    (prove_octaves, ExponentialSum, "x[1:].as_signed() + x[0]", "x[1:].as_signed() + x[1]"),
+    (prove_octaves, ExponentialSum, "for low_bit in (4, 2, 0)", "for low_bit in (4, 2)"),
     (prove_divided_product, Multiplier, "high + (low >> low_bits)", "high + low[low_bits:]"),
 ]
 ALL = {proof.__name__.removeprefix("prove_"): (proof, kind) for proof, kind, _, _ in PROOFS}
