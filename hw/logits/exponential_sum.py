@@ -135,9 +135,12 @@ class ExponentialSum(CostedComponent):
 
     def _raise(self, m: Module, highest: Any, walk: "_Walk", whole: Any, slot: Any, valid: Any) -> None:
         """Keep the highest octave of each slot. A slot's next logit is read when the one before was written."""
-        read, write, shown = highest.read_port(domain="comb"), highest.write_port(), highest.read_port(domain="comb")
+        read = highest.read_port(domain="comb")
+        shown = highest.read_port(domain="comb")
+        write = highest.write_port()
         known = Signal(self._slots)  # slots that have an octave
-        held, was_known = carried(m, _ALWAYS, read.data), carried(m, _ALWAYS, known.bit_select(slot, 1))
+        held = carried(m, _ALWAYS, read.data, name="highest_held")
+        was_known = carried(m, _ALWAYS, known.bit_select(slot, 1), name="was_known")
         candidate = carried(m, _ALWAYS, whole)
         place = carried(m, _ALWAYS, slot, 2)
         m.d.comb += [
@@ -157,7 +160,8 @@ class ExponentialSum(CostedComponent):
 
     def _tag(self, m: Module, tags: Any, walk: "_Walk", row: Any, tag: Any, valid: Any) -> tuple[Signal, Signal]:
         """Compare an octave with the one whose sum has its place: is it the same, or a newer, higher one? 15 cycles."""
-        read, write = tags.read_port(), tags.write_port()
+        read = tags.read_port()
+        write = tags.write_port()
         tags_late = [tag, *(carried(m, _ALWAYS, tag, late, name=f"tag_{late}") for late in range(1, 5))]
         newer = Signal()
         kept = Mux(self._returns(m, row, valid) & carried(m, _ALWAYS, newer, name="was_newer"), tags_late[4], read.data)
@@ -166,7 +170,7 @@ class ExponentialSum(CostedComponent):
         same = carried(m, _ALWAYS, held == tags_late[2])
         m.d.comb += [
             read.addr.eq(Mux(walk.reads, walk.row, row)),
-            write.addr.eq(Mux(walk.forgets, walk.forgotten, carried(m, _ALWAYS, row, 3))),
+            write.addr.eq(Mux(walk.forgets, walk.forgotten, carried(m, _ALWAYS, row, 3, name="tag_row"))),
             write.data.eq(Mux(walk.forgets, _NONE, tags_late[3])),
             write.en.eq(walk.forgets | (delayed(m, _ALWAYS, valid, 3) & newer)),
             walk.tag.eq(held),
@@ -186,18 +190,21 @@ class ExponentialSum(CostedComponent):
         m.submodules.powers = powers = Memory(shape=unsigned(24), depth=256, init=_POWERS, attrs={"ram_style": "block"})
         port = powers.read_port()
         m.d.comb += port.addr.eq(fraction[4:])
-        entry, part = carried(m, _ALWAYS, port.data), carried(m, _ALWAYS, fraction[:4], 2)
+        entry = carried(m, _ALWAYS, port.data, name="power_entry")
+        part = carried(m, _ALWAYS, fraction[:4], 2, name="fraction_part")
         parts = [Mux(part[bit], entry[16:], 0) << bit for bit in range(4)]
         pairs = [carried(m, _ALWAYS, a + b, name=f"part_{i}") for i, (a, b) in enumerate((parts[:2], parts[2:]))]
         step = carried(m, _ALWAYS, (pairs[0] + pairs[1] + 8)[4:12])
-        power: Value = carried(m, _ALWAYS, carried(m, _ALWAYS, entry[:16], 2) + step)[:16]
+        value = carried(m, _ALWAYS, entry[:16], 2, name="power_value")
+        power: Value = carried(m, _ALWAYS, (value + step)[:16], name="power")
         return power
 
     def _add(
         self, m: Module, sums: Any, walk: "_Walk", row: Any, valid: Any, kinds: tuple[Any, Any], power: Any
     ) -> None:
         """Add the power to the sum of its octave, which begins with it if the octave is a newer one."""
-        read, write = sums.read_port(), sums.write_port()
+        read = sums.read_port()
+        write = sums.write_port()
         same = carried(m, _ALWAYS, kinds[0], 2, name="same_late")
         counts = carried(m, _ALWAYS, kinds[0] | kinds[1], 3, name="counts")
         total = Signal(_SUM, name="octave_sum", reset_less=True)

@@ -174,7 +174,7 @@ def _wrapper(ports: Ports, verilog: str) -> str:
         at = 0
         for name, width in widths.items():
             if width:
-                connections.append(f".{name}({side}[{at + width - 1}:{at}])")
+                connections.append(f".\\{name} ({side}[{at + width - 1}:{at}])")  # a name may be a keyword
             at += width
     bits = {"in": 32 * words(ports.inputs), "out": 32 * words(ports.outputs)}
     used = sum(ports.outputs.values())

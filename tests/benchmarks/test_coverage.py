@@ -53,22 +53,22 @@ def test_without_verilator_it_says_what_is_missing(
 
 
 class Gate(Component):  # type: ignore[misc]  # Amaranth has no types
-    """Pass ``a`` while ``open``, with a register after it."""
+    """Pass ``a`` while ``input`` is high, with a register after it; a port has the name of a keyword of Verilog."""
 
     def __init__(self) -> None:
-        super().__init__({"a": In(3), "open": In(1), "b": Out(3)})
+        super().__init__({"a": In(3), "input": In(1), "b": Out(3)})
 
     def elaborate(self, platform: object) -> Module:
         m, kept = Module(), Signal(3)
-        with m.If(self.open):
+        with m.If(self.input):
             m.d.sync += kept.eq(self.a)
         m.d.comb += self.b.eq(kept)
         return m
 
 
 def trace(path: Path, values: list[tuple[int, int]], wrong: int = 0) -> Path:
-    """Write a trace of (a, open) in each cycle, with what the gate gives."""
-    ports, kept, rows = Ports(inputs={"a": 3, "open": 1}, outputs={"b": 3}), 0, b""
+    """Write a trace of (a, input) in each cycle, with what the gate gives."""
+    ports, kept, rows = Ports(inputs={"a": 3, "input": 1}, outputs={"b": 3}), 0, b""
     for a, is_open in values:
         rows += (a | is_open << 3).to_bytes(4 * words(ports.inputs), "little")
         rows += (kept ^ wrong).to_bytes(4 * words(ports.outputs), "little")
@@ -80,7 +80,7 @@ def trace(path: Path, values: list[tuple[int, int]], wrong: int = 0) -> Path:
 @COMPILED
 @pytest.mark.rtl
 def test_lines_and_changes_that_no_bench_makes_are_those_without_a_count(tmp_path: Path) -> None:
-    ports = Ports(inputs={"a": 3, "open": 1}, outputs={"b": 3})
+    ports = Ports(inputs={"a": 3, "input": 1}, outputs={"b": 3})
     text = to_rtlil(Gate(), name=TOP)
     counts = replay(text, ports, [trace(tmp_path / "1", [(1, 1), (0, 1), (2, 1), (2, 0), (2, 1)])])
     unseen = {point.name for point, count in counts.items() if point.kind == "toggle" and not count}
