@@ -340,12 +340,10 @@ def test_a_value_that_the_model_lacks_is_refused_before_it_is_loaded(path: Path,
         make_plan(Bundle.open(path), RunSettings(spec=spec, ctx_size=64))
 
 
-def test_an_accelerator_refuses_values_by_name() -> None:
-    message = (
-        r"sim returns logits only, not layers\.0\.out, layers\.1\.out, layers\.2\.out: its accelerator has no unit"
-    )
+def test_a_board_refuses_values_by_name() -> None:
+    message = r"uart returns logits only, not layers\.0\.out, layers\.1\.out, layers\.2\.out: its program is that of a board"
     with pytest.raises(UnsupportedError, match=message):
-        Session.open("demo", device="sim", ctx_size=64, spec=SpecConfig(drafter=RecordingDrafter()))
+        Session.open("demo", device="uart:port", ctx_size=64, spec=SpecConfig(drafter=RecordingDrafter()))
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

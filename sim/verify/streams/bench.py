@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
+from edgedec.hw.compiler.output_places import tap_places
 from edgedec.hw.compiler.program import result_bytes
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.output_layout import RESULT_BYTES, ROWS_OFFSET
@@ -17,7 +18,7 @@ from edgedec.runtime.driver.registers import Registers
 from edgedec.sim.machine.device import Machine
 from edgedec.sim.verify.streams.illegal import IllegalStream
 from edgedec.sim.verify.streams.make import interpreted
-from edgedec.sim.verify.streams.stream import RandomStream
+from edgedec.sim.verify.streams.stream import RandomStream, executed
 
 __all__ = ["MEMORY_BYTES", "EndedError", "StreamBench"]
 
@@ -173,13 +174,22 @@ class StreamBench:
         raise DeviceError("a soft reset does not end")
 
     def _open(self, stream: RandomStream, size: int) -> NDArray[np.int64]:
-        """Return the bytes of the output that a pass with logits leaves open: those of slots that it does not have."""
+        """Return the bytes of the output that a pass leaves open: those of slots that it does not have."""
         slots, at = self.config.slots, np.arange(size)
         wide = 1 << (slots - 1).bit_length()
         results = (at < result_bytes(self.config)) & (at // RESULT_BYTES % slots >= stream.slots)
         rows = (at >= ROWS_OFFSET) & (at // 4 % wide >= stream.slots)
-        written: NDArray[np.int64] = np.flatnonzero(results * (stream.logits > 0) | rows * (stream.logits == 2))
-        return written
+        open_ = results * (stream.logits > 0) | rows * (stream.logits == 2)
+        for one in executed(stream):
+            places = tap_places(self.config, one)
+            for start in (places.vector, places.norm) if places is not None else ():
+                if start is not None:
+                    end = start + one["blocks"] * self.config.beat_bytes * 4 * wide
+                    open_ |= (start <= at) & (at < end) & (at // 4 % wide >= stream.slots)
+            if places is not None and places.roots is not None:
+                end = places.roots + RESULT_BYTES * slots
+                open_ |= (places.roots <= at) & (at < end) & (at // RESULT_BYTES % slots >= stream.slots)
+        return np.flatnonzero(open_)
 
     def _compare(self, name: str, when: str, places: Mapping[str, int], expected: U8) -> None:
         if np.array_equal(self._memory, expected):

@@ -14,6 +14,7 @@ from edgedec.hw.compiler.constants import (
     item_bytes,
 )
 from edgedec.hw.compiler.int8_image import Int8Layout
+from edgedec.hw.compiler.output_places import first_tap_page, tap_places
 from edgedec.hw.compiler.row_constants import pack_rows
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import (
@@ -28,6 +29,7 @@ from edgedec.hw.isa.instructions import (
     Source,
     When,
 )
+from edgedec.hw.isa.output_layout import TAP_PAGE_BYTES
 from edgedec.sim.interpreter.matrices import matrix_layout
 from edgedec.sim.verify.streams.stream import (
     MOST_EPS,
@@ -55,6 +57,7 @@ class Draw:
         self._loaded = 0  # elements of the residual
         self._width, self._fresh = 0, 1  # columns of the last vector that was announced; its codes are not used yet
         self._activation: dict[str, int] = {}
+        self._page = first_tap_page(config, 2 * ROWS * config.tile_words)  # first page for what vectors write
 
     # Numbers.
 
@@ -130,7 +133,9 @@ class Draw:
         eps = self._pick(0, MOST_EPS) if self._chance(0.3) else self._pick(0, 1 << 20)
         if not normed and self._chance(0.2):
             eps = (1 << 48) - 1  # the vector has no norm, so it changes nothing
-        self._emit(Opcode.VECTOR, source=source, normed=normed, blocks=-(-width // self._config.beat_bytes), eps=eps)
+        blocks = -(-width // self._config.beat_bytes)
+        taps = self._taps(blocks, normed=normed)
+        self._emit(Opcode.VECTOR, source=source, normed=normed, blocks=blocks, eps=eps, **taps)
         self._width = width
         if not normed:
             return None
@@ -139,6 +144,18 @@ class Draw:
             return gains
         self._read(Destination.GAINS, gains)
         return None
+
+    def _taps(self, blocks: int, *, normed: bool) -> dict[str, int]:
+        """Return the fields of what a vector writes, in pages of its own."""
+        if not self._config.taps:
+            return {}
+        fields = {"tap": int(self._chance(0.3)), "tap_norm": int(normed and self._chance(0.3)), "tap_page": self._page}
+        announced = Instruction(Opcode.VECTOR, {**fields, "blocks": blocks, "normed": int(normed)})
+        places = tap_places(self._config, announced)
+        if places is None:
+            return {}
+        self._page = places.end // TAP_PAGE_BYTES
+        return fields
 
     def _matrix(
         self,

@@ -20,6 +20,7 @@ from edgedec.hw.compiler.program import HostFacts, Program
 from edgedec.hw.compiler.queues import check_queues
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import (
+    FIELDS,
     Destination,
     Instruction,
     Opcode,
@@ -319,8 +320,21 @@ class _Maker(Draw):
             return
         elements = self._pick(1, 2 * ROWS * self._config.tile_words)
         first = self._pick(0, (1 << 20) - 1 - max(elements, self._config.top_k))
-        wide = {"wide": self._chance(0.5)}
-        self._matrix(elements, Sink.LOGITS, columns, {"elements": elements, "first": first, **wide})
+        fields = {"wide": self._chance(0.5), "counted": self._counted(elements), "sum_shift": self._sum_shift()}
+        self._matrix(elements, Sink.LOGITS, columns, {"elements": elements, "first": first, **fields})
+
+    def _counted(self, elements: int) -> int:
+        """Return a number of ids for the sums, mostly of those that there are."""
+        return (
+            self._pick(0, elements)
+            if self._chance(0.75)
+            else self._pick(0, (1 << FIELDS[Opcode.MATRIX]["counted"]) - 1)
+        )
+
+    def _sum_shift(self) -> int:
+        """Return a shift of the sums, mostly one with which logits differ by some octaves."""
+        most = 1 << FIELDS[Opcode.MATRIX]["sum_shift"] - 1
+        return self._near(20, most - 1, -most)
 
     def with_waits(self, stream: RandomStream) -> RandomStream:
         """Set ``wait`` of some instructions that may have it: the units are idle then, as the interpreter says.

@@ -71,6 +71,7 @@ WITH_UNITS = AcceleratorConfig(
     post_norms=True,
     score_cap=True,
     gelu=True,
+    taps=True,
     top_k=2,
     prefetch_beats=16,
     instructions=128,
@@ -140,15 +141,15 @@ def executed(stream: RandomStream, *, commit: bool = True) -> list[Instruction]:
 def legal_values(config: AcceleratorConfig) -> dict[tuple[Opcode, str], Range]:
     """Return the least and the largest value of each field that a legal stream for ``config`` reaches.
 
-    Places in a buffer have no entry, because their largest value is the buffer's size: ``start``, ``run`` and ``beats``.
-    Taps have none, because there is no unit for them.
+    Places in a buffer have no entry, because their largest value is the buffer's size: ``start``, ``run``, ``beats`` and
+    ``tap_page``.
     """
     flag, runs = (0, 1), (1, config.heads)
     most_first = (1 << 20) - 1
     ranges: dict[tuple[Opcode, str], Range] = {}
     for opcode, fields in FIELDS.items():
         for name, bits in fields.items():
-            if name in ("start", "run", "beats", "tap", "tap_norm", "tap_page"):
+            if name in ("start", "run", "beats", "tap_page"):
                 continue
             whole = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if name in SIGNED else (0, (1 << bits) - 1)
             ranges[opcode, name] = flag if bits == 1 else whole
@@ -179,6 +180,7 @@ def legal_values(config: AcceleratorConfig) -> dict[tuple[Opcode, str], Range]:
     }
     for name, unit in (("norm_heads", config.head_norms), ("norm_rows", config.post_norms)):
         ranges[Opcode.MATRIX, name] = (0, int(unit))
+    ranges |= {(Opcode.VECTOR, name): (0, int(config.taps)) for name in ("tap", "tap_norm")}
     ranges[Opcode.MATRIX, "first"] = (0, most_first - config.top_k)
     return {of: (int(least), int(most)) for of, (least, most) in ranges.items()}
 
