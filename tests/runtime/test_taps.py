@@ -341,7 +341,9 @@ def test_a_value_that_the_model_lacks_is_refused_before_it_is_loaded(path: Path,
 
 
 def test_a_board_refuses_values_by_name() -> None:
-    message = r"uart returns logits only, not layers\.0\.out, layers\.1\.out, layers\.2\.out: its program is that of a board"
+    message = (
+        r"uart returns logits only, not layers\.0\.out, layers\.1\.out, layers\.2\.out: its program is that of a board"
+    )
     with pytest.raises(UnsupportedError, match=message):
         Session.open("demo", device="uart:port", ctx_size=64, spec=SpecConfig(drafter=RecordingDrafter()))
 

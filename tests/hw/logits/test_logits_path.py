@@ -123,6 +123,35 @@ def test_throughput_and_latency_are_as_documented(slots: int, k: int, port_bytes
 
 
 @pytest.mark.rtl
+@pytest.mark.parametrize(("slots", "used"), [(4, 1), (4, 3), (2, 1)])
+def test_a_vector_of_all_slots_sees_nothing_of_one_of_fewer(slots: int, used: int) -> None:
+    rng, k = np.random.default_rng(slots), 2
+    x, marks = awkward(rng, slots, 12, 32), [(40000, -5)] * slots
+    vector = {"first": 0, "elements": 12, "counted": 12, "sum_shift": 25}
+    whole = output_bytes(x, 0, marks, k, rows=False, counted=12, shift=25)
+    counts = _counts([len(whole[0])] * 2, 8)
+    path = LogitsPath(slots=slots, top_k=k, port_bytes=8)
+
+    async def widen(ctx: Any) -> None:
+        for _ in range(counts["data"] // 2):
+            await ctx.tick().until(path.data.valid & path.data.ready)
+        ctx.set(path.used, slots)
+
+    collected = run(
+        path,
+        {
+            "vectors": [vector] * 2,
+            "input": to_words(x, 1) * 2,
+            "scales": [[{"mantissa": a, "exponent": e} for a, e in marks]] * 2,
+        },
+        counts,
+        settings={"used": used},
+        background=[widen],
+    )
+    assert write(collected["requests"], collected["data"], 8)[1] == whole
+
+
+@pytest.mark.rtl
 @pytest.mark.parametrize(("slots", "used", "pace"), [(8, 1, 3), (8, 4, 4), (5, 3, 3), (2, 1, 3)])
 def test_slots_that_are_not_used_take_no_turn(slots: int, used: int, pace: int) -> None:
     rng, k, cycles = np.random.default_rng(slots), 3, dict[str, list[int]]()
