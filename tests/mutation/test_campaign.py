@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
@@ -118,8 +117,8 @@ def test_stored_verdicts_count_as_long_as_module_and_test_are_the_same(tree: Pat
         for file, outcome in zip((test, tree / "tests/hw/test_more.py"), outcomes, strict=True):
             key = attempt_key(mutant, file)
             attempt = Attempt(key=key, test=file.name, outcome=outcome, seconds=1.0)
-            lines.append(json.dumps(asdict(attempt)))
-    results.write_text("\n".join(lines) + "\n")
+            lines.append(attempt.line)
+    results.write_text("".join(lines))
     (row,) = known(tree, {"sums": 6}, results)
     assert (row.planned, row.tried, row.killed) == (6, 5, 3)
     assert row.survivors == [mutants[0].diff, mutants[3].diff]

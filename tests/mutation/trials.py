@@ -123,12 +123,17 @@ class _Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """Hold the result of one test file against one mutant; it is a line of the results file."""
+    """Hold the result of one test file against one mutant; it is a line of the results file, without the names."""
 
     key: str
     test: str
     outcome: str
     seconds: float
+
+    @property
+    def line(self) -> str:
+        """The line of the results file."""
+        return json.dumps([*asdict(self).values()], separators=(",", ":")) + "\n"
 
 
 class Trials:
@@ -255,7 +260,7 @@ class Trials:
         name = test.relative_to(self.root).as_posix()
         attempt = Attempt(key=key, test=name, outcome=outcome, seconds=round(end.seconds, 2))
         with self._lock, self.results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(attempt), separators=(",", ":")) + "\n")
+            file.write(attempt.line)
             self._known[key] = attempt
 
 
@@ -277,8 +282,9 @@ def read_attempts(path: Path) -> dict[str, Attempt]:
     attempts: dict[str, Attempt] = {}
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         try:
-            attempt = Attempt(**json.loads(line))
+            key, test, outcome, seconds = json.loads(line)
         except (ValueError, TypeError):
             continue
+        attempt = Attempt(key=key, test=test, outcome=outcome, seconds=seconds)
         attempts[attempt.key] = attempt
     return attempts
