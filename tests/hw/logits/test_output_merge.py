@@ -18,7 +18,12 @@ def test_merged_requests_keep_their_beats(sources: int, port_bytes: int, idle: f
     rng, inputs, beats = np.random.default_rng(sources), dict[str, list[Any]](), dict[int, list[list[int]]]()
     for source in range(sources):
         counts = rng.integers(1, PIECE_BEATS + 1, 5).tolist()
-        requests = [{"offset": 1000 * source + i, "bytes": n * port_bytes} for i, n in enumerate(counts)]
+        # bytes of each last beat that are not written
+        spares = [*rng.integers(0, port_bytes, 4).tolist(), port_bytes - 1]
+        requests = [
+            {"offset": 1000 * source + i, "bytes": n * port_bytes - spare}
+            for i, (n, spare) in enumerate(zip(counts, spares, strict=True))
+        ]
         inputs[f"requests{source}"] = requests
         inputs[f"data{source}"] = rng.integers(0, 256, (sum(counts), port_bytes)).tolist()
         at = 0
