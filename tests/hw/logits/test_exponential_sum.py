@@ -60,7 +60,7 @@ def drawn_scales(rng: np.random.Generator, slots: int) -> list[tuple[int, int]]:
     return [(int(rng.integers(1 << 15, 1 << 16)), int(rng.integers(-3, 4))) for _ in range(slots - 1)] + [(0, 0)]
 
 
-@pytest.mark.rtl(sample=4)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.4, 0.4)])
 @pytest.mark.parametrize("slots", [1, 2, 3, 8])
 @pytest.mark.parametrize("kind", KINDS)
