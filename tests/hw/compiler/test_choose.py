@@ -10,7 +10,8 @@ import pytest
 from edgedec.board import Board
 from edgedec.boards import all_boards, board_names, find_board
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.hw.compiler.choose import config_for, shape_of, small_config
+from edgedec.graph.graph import KvState
+from edgedec.hw.compiler.choose import config_for, ring_window, shape_of, small_config
 from edgedec.hw.compiler.program import compile_model, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.plan.choose_board import config_for_board
@@ -197,6 +198,26 @@ def test_the_members_that_a_model_does_not_give() -> None:
     assert (config.beat_bytes, config.slots, config.ports, config.context) == (16, 4, 1, 128)
     assert (config.prefetch_beats, config.top_k, config.ultra) == (256, 4, False)
     assert [config_for(model, beat_bytes=width).ports for width in (4, 8, 16, 32)] == [1, 2, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("windows", "largest"),
+    [
+        ([], 0),
+        ([(None, 0)], 0),
+        ([(1, 0)], 2),  # the least that a configuration may have
+        ([(2, 0)], 2),
+        ([(3, 0), (None, 0), (7, 0), (5, 0)], 7),
+        ([(3, 0), (7, 1)], 3),  # a layer that keeps its first positions is no ring
+        ([(1 << 16, 0)], 1 << 16),
+        ([(3, 0), ((1 << 16) + 1, 0)], 3),
+    ],
+)
+def test_the_window_of_rings_is_the_largest_that_hides_positions(
+    windows: list[tuple[int | None, int]], largest: int
+) -> None:
+    states = [KvState(name="kv", kv_heads=1, head_dim=8, window=window, sinks=sinks) for window, sinks in windows]
+    assert ring_window(states) == largest
 
 
 @pytest.mark.parametrize(("intermediate", "rows"), [(20, 80), (36, 80), (42, 90), (44, 90), (46, 100), (5000, 1280)])

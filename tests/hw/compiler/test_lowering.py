@@ -17,6 +17,7 @@ from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, When
 from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.reference.integer_profile.ops.gated_activation import GateConstants
 from edgedec.reference.integer_profile.ops.linear import LinearConstants
 from edgedec.schemes import Int8Scheme, TernaryScheme
 from tests.edgedec.reference.integer_profile.support.make_models import KINDS, float_model, prepared, tiny
@@ -91,6 +92,15 @@ def test_a_ternary_matrix_without_row_constants_is_cut_only_before_its_last_word
     program = compiled("native", tile_rows=15)
     assert [one["words"] for one in matrices(program, Sink.GATE)] == [12, 16, 12, 16]
     assert not any(one["rows"] for one in matrices(program, Sink.GATE))
+
+
+@pytest.mark.parametrize(("kind", "relu2"), [("bitnet", 1), ("bitnet-silu", 0)])
+def test_a_gate_shifts_its_index_only_if_it_has_a_table(kind: str, relu2: int) -> None:
+    """Take SiLU's shifts from the model's constants; relu2 looks nothing up."""
+    gates = [one for one in tiny(kind)[2].constants.values() if isinstance(one, GateConstants)]
+    expected = [(relu2, 0 if relu2 else one.index_shift) for one in gates]
+    found = [(one["relu2"], one["gate_shift"]) for one in matrices(compiled(kind), Sink.GATE) if not one["more"]]
+    assert found == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -57,6 +57,7 @@ def fault(instructions: list[Instruction], config: AcceleratorConfig = PLAIN) ->
         ([LOADED, gate(), GATED, gate(**RELU2)], 3),  # codes of the gate before
         ([LOADED, gate(), GATED, gate(gate_shift=3)], 3),
         ([LOADED, gate(more=1), gate(fresh=0), GATED, gate(more=1, **RELU2), gate(fresh=0, **RELU2)], 4),
+        ([gate(), gate(fresh=0, **RELU2)], 1),  # both of the first codes
         ([LOADED, gate(), gate(fresh=0, **RELU2)], 2),  # both of the same codes, of which no vector is announced
         ([LOADED, gate(), GATED, matrix(Sink.QUERIES, fresh=0), gate(**RELU2)], 4),  # the codes are older than the gate
         ([LOADED, gate(), GATED, gate(), GATED, gate(**RELU2)], 5),  # the last of several of one activation

@@ -69,6 +69,7 @@ def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
             (replace(whole, host=replace(whole.host, hidden=0)), "residual_fraction is out of range"),
             (replace(whole, host=replace(whole.host, vocab=0)), "residual_fraction is out of range"),
             (replace(whole, host=replace(whole.host, residual_fraction=1025)), "residual_fraction is out of range"),
+            (replace(whole, host=replace(whole.host, logits_cap=-0.5)), "logits_cap must be positive"),
         ]
     ):
         with pytest.raises(BundleError, match=f"{name}; compile the program again"):

@@ -17,7 +17,10 @@ CONFIG = replace(AcceleratorConfig(), beat_bytes=16, instructions=MOST)
 
 
 def stored(count: int, *, words: int, commit: int = 0) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Load a program of ``count`` instructions, whose length is said to be ``words`` words, and walk through it."""
+    """Load a program of ``count`` instructions, whose length is said to be ``words`` words, and walk through it.
+
+    Nothing takes instructions before the walk, so that one which was offered then would still be.
+    """
     memory, flags = ProgramMemory(CONFIG), dict[str, int]()
     instructions = [Instruction(Opcode.READ, {"beats": n + 1, "start": 7 * n}) for n in range(count)]
     header = ProgramHeader(configuration=CONFIG.hash, instructions=count, commit=commit)
@@ -35,6 +38,7 @@ def stored(count: int, *, words: int, commit: int = 0) -> tuple[list[dict[str, A
             await ctx.tick().until(memory.beats.ready)
         ctx.set(memory.beats.valid, 0)
         await ctx.tick().until(memory.loaded)
+        assert not ctx.get(memory.instructions.valid), "an instruction is offered before the walk"
         flags.update({name: int(ctx.get(getattr(memory, name))) for name in ("foreign", "cut", "commit")})
         ctx.set(memory.walk, 1)
         await ctx.tick()

@@ -16,6 +16,7 @@ pytest.importorskip("amaranth", reason="the hardware generator is not installed"
 
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, Out
+from amaranth.sim import Simulator
 
 from edgedec.hw.blocks.stamp import stamp
 from edgedec.hw.emit.rtlil import to_rtlil
@@ -72,10 +73,27 @@ def test_the_hash_is_that_of_the_text_with_zeros_in_its_place() -> None:
     text = to_rtlil(Stamped())
     found = read_stamp(text)
     assert found
+    assert f"  attribute \\init 64'{found:064b}\n" in text
     zeroed = text.replace(f"{found:064b}", "0" * 64)
     assert zeroed != text
     assert hashlib.sha256(zeroed.encode()).digest()[:8] == found.to_bytes(8, "little")
     assert stamped(text) == stamped(zeroed) == text
+
+
+def test_the_hash_of_hardware_in_a_simulator_is_zero() -> None:
+    """Look at the register before anyone has written its text: zero says that there is no hash."""
+    component, values = Stamped(), list[int]()
+
+    async def watch(ctx: Any) -> None:
+        for _ in range(4):
+            await ctx.tick()
+            values.append(ctx.get(component.value))
+
+    simulator = Simulator(component)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(watch)
+    simulator.run()
+    assert values == [0] * 4
 
 
 def test_another_process_writes_the_same_and_other_hardware_another_one(project_root: Path) -> None:

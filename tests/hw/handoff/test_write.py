@@ -34,6 +34,21 @@ def test_the_fastest_clock_within_a_thousandth_is_chosen() -> None:
     assert _divisors(1e9, 1e9 / 1.0005) == (1, 1)
     assert _divisors(1e9, 1e9 / 1.002) == (2, 1)
     assert _divisors(1e9, 1e9 / 63**2) == (63, 63)
+    assert _divisors(1e9, 1e9 / 12) == (4, 3)  # and not (6, 2) or (12, 1): the more equal pair wins
+
+
+@pytest.mark.parametrize(
+    ("family", "clocks"),
+    [("zynq-ultrascale+", ["249.997500", *["0.000000"] * 3]), ("zynq-7000", ["250.000000", *["0.000000"] * 3])],
+)
+def test_the_first_of_four_clocks_runs(tmp_path: Path, family: str, clocks: list[str]) -> None:
+    """Divide the 1,499.985 MHz of one family and the 1,000 MHz of the other; the file has MHz."""
+    write_hwh(CONFIG, tmp_path / "a.hwh", family=family, clock_hz=250e6)
+    system, root = FAMILIES[family], ElementTree.parse(tmp_path / "a.hwh")
+    values = {one.get("NAME"): one.get("VALUE") for one in root.iter("PARAMETER")}
+    assert [values[system.frequency.format(number)] for number in range(4)] == clocks
+    assert [values[system.enable.format(number)] for number in range(4)] == ["1", "0", "0", "0"]
+    assert system.enable.format(4) not in values
 
 
 @pytest.mark.parametrize("interrupt", [True, False])
@@ -45,8 +60,14 @@ def test_blocks_have_their_kinds_and_addresses(tmp_path: Path, interrupt: bool) 
     assert kinds == {INSTANCE: "accelerator", system.name: system.module} | (
         {CONTROLLER: "axi_intc"} if interrupt else {}
     )
-    instances = {one.get("INSTANCE") for one in root.iter("MEMRANGE") if one.get("MEMTYPE") == "REGISTER"}
-    assert instances == kinds.keys() - {system.name}
+    ranges = {
+        one.get("INSTANCE"): (one.get("BASEVALUE"), one.get("HIGHVALUE"))
+        for one in root.iter("MEMRANGE")
+        if one.get("MEMTYPE") == "REGISTER"
+    }
+    assert ranges == {INSTANCE: ("0xa0000000", "0xa0000fff")} | (
+        {CONTROLLER: ("0xa0010000", "0xa001ffff")} if interrupt else {}
+    )
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -104,6 +104,11 @@ def test_other_layers_are_read_from_their_beginning() -> None:
     assert (rows.first(19), rows.place(19)) == (0, 19)
 
 
+def test_a_ring_may_have_no_more_rows_than_its_window() -> None:
+    ring = CacheRows(layout=KvLayout(beat_bytes=8, head_dim=8, chunk=4), rows=4, window=4)
+    assert (ring.run, ring.ranges(3), ring.place(5)) == (4, ((0, 4),), 1)
+
+
 @pytest.mark.parametrize(("rows", "window"), [(5, 4), (4, 5)])
 def test_an_impossible_ring_is_refused(rows: int, window: int) -> None:
     layout = KvLayout(beat_bytes=8, head_dim=8, chunk=4)

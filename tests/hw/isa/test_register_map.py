@@ -37,6 +37,12 @@ def test_a_map_ends_with_its_last_register() -> None:
     assert register_map(register(), register("two", 8, count=3)).bytes == 20
 
 
+def test_a_mask_has_a_one_for_every_bit_of_a_field() -> None:
+    assert register(fields=(field(bits=1),)).mask == 0b1
+    assert register(fields=(field("low", 3), field("high", 2))).mask == 0b11111
+    assert register(fields=(field(bits=64),)).mask == (1 << 64) - 1
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -187,6 +187,33 @@ def test_a_chunk_takes_a_cycle_and_idle_follows() -> None:
     assert idle[-1]
 
 
+def test_a_copy_is_in_progress_until_its_last_beat() -> None:
+    """Give the beats so late that for some cycles there is nothing but the copy."""
+    config = cache_config(16, 1, 2, 16)
+    cache = Cache(config, layers=1, kv_heads=2, context=9)
+    copies, beats = cache.copy_beats(3, 0b10)
+    cycles: dict[str, list[int]] = {}
+    writer = CacheWriter(config)
+    idle: list[int] = []
+
+    async def watch(ctx: Any) -> None:
+        async for _, _, is_idle in ctx.tick().sample(writer.idle):
+            idle.append(is_idle)
+
+    run(
+        writer,
+        {"copies": list(map(copy_item, copies)), "beats": beats},
+        {"requests": len(beats), "data": len(beats)},
+        settings=settings(cache, 3, accepted=0b10),
+        idle={"beats": 0.95},
+        cycles=cycles,
+        background=[watch],
+    )
+    assert cycles["beats"][0] - cycles["copies"][0] > 10
+    assert not any(idle[cycles["copies"][0] : cycles["data"][-1]])
+    assert idle[-1]
+
+
 def test_the_estimate_counts_the_codes() -> None:
     small, large = (CacheWriter(cache_config(16, ports, 8, 16)).resources for ports in (4, 1))
     assert small.lut < large.lut

@@ -30,13 +30,19 @@ class Run:
 
 
 def execute(
-    commands: list[tuple[int, int, bytes]], *, error: bool = False, interrupt: bool = False, waiting: bool = False
+    commands: list[tuple[int, int, bytes]],
+    *,
+    error: bool = False,
+    interrupt: bool = False,
+    waiting: bool = False,
+    interrupted_after: int | None = None,
 ) -> Run:
     """Execute (code, sequence, content) one after another; a register or a word of memory holds its address + 1.
 
     Args:
         error: the buses answer with errors.
         interrupt, waiting: value of these inputs.
+        interrupted_after: cycles until the interrupt comes; None: it has come before, or does not come.
     """
     dut, found = CommandExecutor(IDENTITY, address_bits=40), Run()
     block = bytearray(1024)
@@ -123,9 +129,14 @@ def execute(
             if enable:
                 ctx.set(dut.block, int.from_bytes(block[address * GRANULE :][:GRANULE], "little"))
 
+    async def interrupts(ctx: Any) -> None:
+        if interrupted_after is not None:
+            await ctx.tick().repeat(interrupted_after)
+            ctx.set(dut.interrupt, 1)
+
     simulator = checked_simulator(dut)
     simulator.add_clock(1e-6)
-    for process in (registers, reads, writes, blocks):
+    for process in (registers, reads, writes, blocks, interrupts):
         simulator.add_testbench(process, background=True)
     simulator.add_testbench(bench)
     simulator.run()
@@ -246,6 +257,8 @@ IMPOSSIBLE = [
     (LinkCommand.READ_MEMORY, struct.pack("<QH", 64, 0)),
     (LinkCommand.READ_MEMORY, struct.pack("<QH", 64, 516)),
     (LinkCommand.READ_MEMORY, struct.pack("<QH", 4092, 8)),
+    (LinkCommand.READ_MEMORY, struct.pack("<QH", 4092, 256)),
+    (LinkCommand.READ_MEMORY, struct.pack("<QH", 3588, 512)),
     (LinkCommand.READ_MEMORY, struct.pack("<QH", 66, 4)),
     (LinkCommand.WAIT, b""),
 ]
@@ -294,3 +307,13 @@ def test_an_interrupt_or_another_command_ends_a_wait(interrupt: bool, waiting: b
     wait = (LinkCommand.WAIT, 1, struct.pack("<I", 100_000))
     done = execute([(LinkCommand.IDENTIFY, 0, b""), wait], interrupt=interrupt, waiting=waiting)
     assert done.answers[1] == b"\x86\x01" + struct.pack("<IB", 1, interrupt) + bytes([Status.OK])
+
+
+@pytest.mark.rtl
+def test_the_longest_wait_ends_with_an_interrupt_as_a_short_one_does() -> None:
+    waits = [(LinkCommand.WAIT, 0, struct.pack("<I", cycles)) for cycles in (100_000, 0xFFFF_FFFF)]
+    short, longest = (execute([wait], interrupted_after=30).answers for wait in waits)
+    cycles, interrupted = struct.unpack("<IB", short[0][2:7])
+    assert interrupted == 1
+    assert 1 < cycles < 30
+    assert longest == short

@@ -156,6 +156,32 @@ def test_a_stalled_reader_does_not_delay_other_ports() -> None:
     assert writer.answers == [0, 0, 0]
 
 
+def test_a_write_begins_when_its_last_beat_has_arrived() -> None:
+    """Give the last beat of the first write a long time after the others, and read from another port meanwhile."""
+    dut, memory = controller(reads=1, writes=1), model()
+    data = filled(memory, 0, 64)
+    items = [(n * 0x01010101, 15) for n in range(1, 4)]
+    writer, reader = Writer(dut.write0, [(4096, items)]), Reader(dut.read0, [(0, 16)])
+    bus = dut.write0
+
+    async def give(ctx: Any) -> None:
+        for number, (value, strobes) in enumerate(items):
+            last = number == len(items) - 1
+            if last:
+                while len(reader.found) < 16:
+                    await ctx.tick()
+                await ctx.tick().repeat(100)
+            for name, content in (("wdata", value), ("wstrb", strobes), ("wlast", last), ("wvalid", 1)):
+                ctx.set(getattr(bus, name), content)
+            await ctx.tick().until(bus.wready)
+            ctx.set(bus.wvalid, 0)
+
+    run(dut, dut.pins, [reader.ask, reader.take, writer.ask, give, writer.answered], model=memory)
+    assert (reader.found, writer.answers) == (as_beats(data, 4), [0])
+    for number, (value, _) in enumerate(items):
+        assert memory.contents[place(4096 + 4 * number) :][:4].tolist() == list(value.to_bytes(4, "little"))
+
+
 def test_refreshes_come_in_time_under_full_load() -> None:
     """Rely on the model, which checks their times; count them with both ports as busy as possible."""
     chip = replace(CHIP, refresh_ns=CHIP.refresh_ns / 10)
