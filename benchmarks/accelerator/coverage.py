@@ -209,7 +209,8 @@ def main() -> int:
         sys.stdout.flush()
         if options.write_docs:
             rows = {**load(), unit: row}
-            TABLE.write_text(json.dumps({one: rows[one] for one in known if one in rows}, indent=1) + "\n", "utf-8")
+            lines = [f"{json.dumps(one)}: {json.dumps(rows[one])}" for one in known if one in rows]
+            TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")  # a line for each unit
     if options.write_docs:
         for page in write_blocks(tables()):
             sys.stdout.write(f"wrote {page}\n")

@@ -298,7 +298,7 @@ def test_the_likeliest_and_the_sum_are_those_of_whole_rows(target: Target, k: in
     assert whole.seconds > 0
     partial = run(target, state, [5, 6, 7, 8], logits=np.array([3, 1], np.int32), top_k=k, log_sum=sums)
     check_likeliest(target, partial, whole.logits[[3, 1]], k, sums=sums)
-    if sums:  # of so many tokens, and of one
+    if sums:  # the same for so many tokens and for one
         one = run(target, state, [5, 6, 7, 8], logits=np.array([3, 1], np.int32), top_k=1, log_sum=True)
         assert sums_of(one) == sums_of(partial)
     none = run(target, state, [5, 6], logits=rows(0), top_k=k, log_sum=sums).top
