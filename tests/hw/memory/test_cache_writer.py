@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -159,6 +160,17 @@ def test_rows_and_copies_do_not_wait_for_each_other(late: str) -> None:
     assert len({request["address"] for request in collected["requests"]}) == 2 * len(keys)
 
 
+def watched(writer: CacheWriter) -> tuple[list[int], Callable[[Any], Awaitable[None]]]:
+    """Return a list that a process fills with ``idle`` of each cycle, and the process."""
+    idle: list[int] = []
+
+    async def watch(ctx: Any) -> None:
+        async for _, _, is_idle in ctx.tick().sample(writer.idle):
+            idle.append(is_idle)
+
+    return idle, watch
+
+
 @pytest.mark.rtl
 def test_a_chunk_takes_a_cycle_and_idle_follows() -> None:
     config = cache_config(16, 1, 8, 96)
@@ -166,12 +178,7 @@ def test_a_chunk_takes_a_cycle_and_idle_follows() -> None:
     _, layers, keys, values = cache.new_rows(8)
     cycles: dict[str, list[int]] = {}
     writer = CacheWriter(config)
-    idle: list[int] = []
-
-    async def watch(ctx: Any) -> None:
-        async for _, _, is_idle in ctx.tick().sample(writer.idle):
-            idle.append(is_idle)
-
+    idle, watch = watched(writer)
     count = 8 * len(keys + values)
     run(
         writer,
@@ -194,12 +201,7 @@ def test_a_copy_is_in_progress_until_its_last_beat() -> None:
     copies, beats = cache.copy_beats(3, 0b10)
     cycles: dict[str, list[int]] = {}
     writer = CacheWriter(config)
-    idle: list[int] = []
-
-    async def watch(ctx: Any) -> None:
-        async for _, _, is_idle in ctx.tick().sample(writer.idle):
-            idle.append(is_idle)
-
+    idle, watch = watched(writer)
     run(
         writer,
         {"copies": list(map(copy_item, copies)), "beats": beats},
