@@ -134,8 +134,8 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     #   norm_rows: the whole vector, of ``elements`` elements, is normed before it is added (RESIDUAL).
     #   relu2, gate_shift: of the activation (GATE); a gate whose codes another gate has made has the same.
     #   elements: of the whole vector; first: id of the first row, with which whole rows begin (LOGITS).
-    #   counted, sum_shift: the first rows are those of the sums of exponentials; the bits that a logit drops there, to
-    #   which the exponent of its scale is added (LOGITS).
+    #   counted: the sums of exponentials have so many of the first rows (LOGITS).
+    #   sum_shift: a logit drops so many bits there, less the exponent of its scale (LOGITS).
     Opcode.MATRIX: {
         "fresh": 1,
         "int8": 1,

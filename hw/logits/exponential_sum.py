@@ -18,7 +18,7 @@ from edgedec.hw.blocks.resources import Resources
 
 __all__ = ["SHIFT_BITS", "SUM_CYCLES", "SUM_STAGES", "ExponentialSum", "scaled_logits"]
 
-SHIFT_BITS = 10  # bits of the signed shift to which the exponent of a slot's scale is added
+SHIFT_BITS = 10  # bits of the signed shift from which the exponent of a slot's scale is subtracted
 SUM_STAGES = 20  # registers from a logit to the sum of its octave
 SUM_CYCLES = 39  # cycles from one slot's sum to the next one's, beside a cycle for each bit that it leaves out
 _LOG2E = 47274  # floor(2^15 log2(e) + 0.5)

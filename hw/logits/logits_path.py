@@ -27,7 +27,7 @@ _LEFT_BITS = ID_BITS + 6  # bits of the size in bytes of the rows of all ids
 def vocabulary() -> data.StructLayout:
     """Return the description of a vector: id of its first logit, and number of valid logits, at least 1.
 
-    The first ``counted`` logits are those of the sums of exponentials, whose exponent is ``sum_shift``.
+    The sums of exponentials have the first ``counted`` logits, and ``sum_shift`` is their shift (``ExponentialSum``).
     """
     sums = {"counted": unsigned(ID_BITS), "sum_shift": signed(SHIFT_BITS)}
     return data.StructLayout({"first": unsigned(ID_BITS), "elements": unsigned(ID_BITS), **sums})

@@ -265,7 +265,7 @@ def test_the_units_of_a_bonsai_hide_behind_its_reads(
     weights = (28 * layer + 151_936 * 2048) * (1 / 5 + 1 / 128)
     for positions, speed in result["decode_tok_s"].items():
         cached = 28 * 8 * 2 * 128 * (int(positions) - 1)
-        assert 0.965 < speed * (weights + cached) / rate < 1
+        assert 0.97 < speed * (weights + cached) / rate < 1
     for kept, speeds in result["speculative_tok_s"].items():
         # A pass of four rows leaves no room for the second head of a group.
         assert speeds["128"] == pytest.approx(int(kept) * result["decode_tok_s"]["128"], rel=0.03)
