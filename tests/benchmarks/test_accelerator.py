@@ -251,8 +251,7 @@ def test_the_units_of_a_bonsai_hide_behind_its_reads(
 ) -> None:
     """Check that a token reads its 1.72 thousand million trits, their scales, and keys and values once per key head.
 
-    The norms of the heads take no longer than the reads beside them. The likeliest of 151,936 ids take 35 cycles for each
-    word of five rows, whose weights take 33.
+    Neither the norms of the heads nor the likeliest of 151,936 ids take longer than the reads beside them.
     """
     assert ran(benchmark, monkeypatch, "--shape", "bonsai-1.7b", "--json") == 0
     result = json.loads(capsys.readouterr().out)
