@@ -17,12 +17,14 @@ A device is found by its name, the name of a file in one of ``PACKAGES``, which 
 ``TAPS`` is True in the file of a device that runs programs whose configuration has ``taps``.
 
 A device may have members beside those of the protocol, which ``OPTIONAL`` names; one that stands in front of another device
-shows those of it.
+shows those of it. A device that the compiled loop may use by itself also has ``loop_access``, a ``LoopAccess``.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
@@ -38,8 +40,10 @@ __all__ = [
     "OPTIONAL",
     "PACKAGES",
     "Buffer",
+    "CacheSettings",
     "Device",
     "Kind",
+    "LoopAccess",
     "device_argument",
     "device_names",
     "device_options",
@@ -84,6 +88,39 @@ class Buffer(Protocol):
 
     def close(self) -> None:
         """Free the memory, which the device must not be using. A second call does nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSettings:
+    """Open files of a buffer's settings, which make the host's cache agree with memory, as u-dma-buf has them.
+
+    Members:
+        offset, size, direction, for_device, for_cpu: numbers of the files.
+        start: first byte of the buffer in their memory.
+    """
+
+    offset: int
+    size: int
+    direction: int
+    for_device: int
+    for_cpu: int
+    start: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopAccess:
+    """The way in which the compiled loop reaches a device without Python.
+
+    Members:
+        registers: uint32 [n], the mapped registers; None: the loop calls ``read_register``, ``write_register`` and ``wait``.
+        poll_s: seconds between two looks at mapped registers.
+        cache: returns a buffer's settings; "coherent" if the buffer needs none; None: the loop calls ``flush`` and
+            ``invalidate``.
+    """
+
+    registers: NDArray[np.uint32] | None = None
+    poll_s: float = 0.0
+    cache: Callable[[Any], CacheSettings | Literal["coherent"] | None] = lambda buffer: None
 
 
 class Device(Protocol):

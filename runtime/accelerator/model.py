@@ -30,12 +30,15 @@ __all__ = [
     "buffer_bytes",
     "chosen_config",
     "keeps_windows",
+    "plan_items",
     "prepare_model",
 ]
 
 # Positions that small accelerators have at least. More positions do not slow a simulation down, but the simulator of each
 # configuration takes minutes to build, so contexts up to this size share one.
 _LEAST_CONTEXT = 1024
+# Names in a plan of the buffers of ``Program.sizes``.
+_ITEMS = {"program": "program", "image": "weights", "cache": "kv", "input": "activations", "output": "logits"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,3 +193,14 @@ def prepare_model(
     (embed,) = (op for op in integers.graph.operations if isinstance(op, Embed))
     program = compile_model(integers, config, bundle=bundle.sha256, ids=bundle.tokens.size, taps=taps)
     return AcceleratorModel(program=program, embedding=integers.constants[embed.name].weight)
+
+
+def plan_items(sizes: BufferSizes) -> dict[str, int]:
+    """Return the items of a plan; the rings and the tapped values are items of their own."""
+    items = dict.fromkeys(_ITEMS.values(), 0)
+    for name, size in sizes.by_name.items():
+        items[_ITEMS[name.partition(" ")[0]]] += size  # the image may have several buffers
+    for name, item, part in (("kv", "kv_ring", sizes.rings), ("logits", "taps", sizes.taps)):
+        if part:
+            items |= {name: items[name] - part, item: part}
+    return items

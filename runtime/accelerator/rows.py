@@ -66,6 +66,10 @@ class DeviceRows:
         """Return whether the device holds exactly ``rows``, which are those of ``owner``."""
         return self._owner() is owner and self._driver.length == len(self._held) == len(rows)
 
+    def extend(self, rows: Sequence[Row]) -> None:
+        """Note that the compiled loop has committed rows after those that the device holds."""
+        self._held += rows
+
     def bring(self, owner: object, rows: Sequence[Row]) -> None:
         """Make the device hold exactly ``rows``. Its rows of a common prefix stay, and the others run again.
 

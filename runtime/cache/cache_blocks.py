@@ -244,8 +244,8 @@ class BlockState:
         self.arena.reserve([(self, rows)])
         return self._table, self.held
 
-    def advance(self, length: int, *, held: bool = False) -> None:
-        """Note that all rows up to ``length`` were written to reserved blocks and are committed.
+    def advance(self, length: int, text: I32, *, held: bool = False) -> None:
+        """Note that all rows up to ``length`` of a text were written to reserved blocks and are committed.
 
         With ``held`` the blocks behind them are kept.
         """

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgedec.errors import UsageError
 from edgedec.plugins import load
-from edgedec.runtime.capabilities import TappedDraft
+from edgedec.runtime.capabilities import TappedDraft, compiled_part
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders._plugin import DecoderParts, DecoderTraits
 from edgedec.runtime.drafting import expanding, keep_taps, reading, take_taps, tapped
@@ -41,7 +41,8 @@ from edgedec.runtime.protocols import (
 )
 from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.rounds.ahead import Ahead, root_alone
-from edgedec.runtime.rounds.compiled import CompiledText, DoneRounds, NextRounds, compiled_text, run_rounds, say_python
+from edgedec.runtime.rounds.compiled import run_rounds
+from edgedec.runtime.rounds.compiled_text import CompiledText, DoneRounds, NextRounds, compiled_text, say_python
 from edgedec.runtime.rounds.cost import CostBeside, ObservedCost
 from edgedec.runtime.rounds.round import RoundParts, begin_round, end_round, grow, speculative_round
 from edgedec.runtime.rounds.statistics import RoundClock, Rounds, RoundSeconds
@@ -268,7 +269,7 @@ class AutoregressiveSequence(PromptSequence):
     def _compile(self) -> None:
         """Prepare the rounds of the compiled loop, if it knows all of their parts."""
         target, self._compiled = self._decoder.target, None
-        if self._decoder.overlaps:
+        if self._decoder.overlaps and compiled_part(target) is None:
             say_python("the next tree grows while a pass runs")
         elif self._decoder.target_taps:
             say_python("the drafter reads the target's values")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import weakref
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from edgedec.device import Kind
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.device import CacheSettings, Kind, LoopAccess
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.handoff.read import Handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
@@ -19,6 +22,8 @@ __all__ = ["FABRIC", "BoardDevice", "BoardParts", "MappedRegisters", "Words", "c
 
 _LOG = logging.getLogger(__name__)
 _SETTLE_S, _SETTLE_STEP_S = 0.1, 10e-6  # maximum duration of a soft reset, and time between two reads of the status
+# Seconds for which the compiled loop sleeps between two looks at mapped registers, which is what a pass may end later.
+_POLL_S = 20e-6
 _OFFSETS = REGISTER_MAP.offsets()
 FABRIC = "fabric"  # name of the lock of this machine's fabric, which its devices share
 
@@ -59,6 +64,12 @@ class MappedRegisters:
             raise UsageError(f"a register holds 32 bits, not {value:#x}; write 64 bits as two words")
         if offset < self._size:
             self._words.write(offset, int(value))
+
+    @property
+    def mapped(self) -> NDArray[np.uint32] | None:
+        """The words as an array, uint32 [n], if they are mapped memory, as those of pynq.MMIO on a board."""
+        array = getattr(self._words, "array", None)
+        return array if isinstance(array, np.ndarray) and array.dtype == np.uint32 else None
 
     def is_high(self) -> bool:
         """Return whether the interrupt is high, from the registers that determine it."""
@@ -136,6 +147,15 @@ class BoardDevice:
         """Wait for the interrupt, for at most ``timeout_s`` seconds, and return whether it is high."""
         self._check_open()
         return self._waiter.wait(timeout_s)
+
+    @property
+    def loop_access(self) -> LoopAccess:
+        """The way in which the compiled loop reaches the accelerator."""
+        return LoopAccess(registers=self._parts.registers.mapped, poll_s=_POLL_S, cache=self._cache_settings)
+
+    def _cache_settings(self, buffer: Any) -> CacheSettings | Literal["coherent"] | None:
+        """Return how the host's cache of a buffer is written back and discarded without Python; None: by Python."""
+        return None
 
     def close(self) -> None:
         """Stop the accelerator, free the buffers and release the board. A second call does nothing."""

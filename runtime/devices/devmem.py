@@ -12,12 +12,12 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.device import Kind
+from edgedec.device import CacheSettings, Kind
 from edgedec.errors import BundleError, DeviceError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
@@ -50,18 +50,21 @@ class MemoryPiece(Protocol):
     def invalidate(self, start: int, size_bytes: int) -> None:
         """Discard the host's cache of a range."""
 
+    def cache_settings(self, start: int) -> CacheSettings | Literal["coherent"] | None:
+        """Return the settings of the host's cache from a byte on; None: ``flush`` and ``invalidate`` do it."""
+
 
 class _Words:
     """Words of physical memory. Each access is one of 32 bits."""
 
     def __init__(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
-        self._array = np.frombuffer(mapped, np.uint32, size_bytes // 4, start)
+        self.array = np.frombuffer(mapped, np.uint32, size_bytes // 4, start)
 
     def read(self, offset: int) -> int:
-        return int(self._array[offset // 4])
+        return int(self.array[offset // 4])
 
     def write(self, offset: int, value: int) -> None:
-        self._array[offset // 4] = value
+        self.array[offset // 4] = value
 
 
 def map_words(address: int, size_bytes: int, *, path: Path = Path("/dev/mem")) -> Words:
@@ -135,6 +138,11 @@ class DevmemBuffer:
             size = self.array[start : None if size_bytes is None else start + size_bytes].size
             self._memory.invalidate(self._first + start, size)
 
+    @property
+    def cache_settings(self) -> CacheSettings | Literal["coherent"] | None:
+        """The settings of the host's cache of the buffer; None: ``flush`` and ``invalidate`` do it."""
+        return None if self._memory is None else self._memory.cache_settings(self._first)
+
     def close(self) -> None:
         """Free the memory. A second call does nothing."""
         if self._memory is not None:
@@ -156,6 +164,9 @@ class DevmemDevice(BoardDevice):
         """Allocate a buffer. It is cacheable, so that the host reads results at full speed."""
         self._check_room(size_bytes, alignment_bytes)
         return DevmemBuffer(self._pool, size_bytes, alignment_bytes, self._parts.buffers)
+
+    def _cache_settings(self, buffer: DevmemBuffer) -> CacheSettings | Literal["coherent"] | None:
+        return buffer.cache_settings
 
 
 def open_device(

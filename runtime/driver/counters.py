@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from edgedec.runtime.driver.report import PassReport
@@ -50,6 +50,11 @@ class Counters:
             seconds=self.seconds + seconds,
             **more,
         )
+
+    def plus_several(self, report: PassReport, seconds: float, *, passes: int, commits: int, rows: int) -> Self:
+        """Return the counters with the sums of several passes and commits."""
+        one = self.plus(report, seconds, rows=rows)
+        return replace(one, passes=self.passes + passes, commits=self.commits + commits)
 
     def as_json(self) -> dict[str, Any]:
         """Return the counters for ``timings``."""

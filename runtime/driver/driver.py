@@ -15,17 +15,16 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.graph.capacity import reach
 from edgedec.hw.compiler.host import ProgramHost, Results
 from edgedec.hw.compiler.program import Program, result_bytes
-from edgedec.hw.config import ADDRESS_BITS
-from edgedec.hw.isa.registers import COUNTS, ERROR_CAUSES, Cause
-from edgedec.hw.isa.striping import block_bytes
+from edgedec.hw.isa.registers import COUNTS
 from edgedec.reference.integer_profile.taps import TappedRows
 from edgedec.reference.integer_profile.values import Logits
+from edgedec.runtime.driver.failures import error_text, last_issued, named
 from edgedec.runtime.driver.identity import Gateware, check_identity
 from edgedec.runtime.driver.limits import patience_cycles, watchdog_cycles
 from edgedec.runtime.driver.pass_steps import ending_of, ending_steps, parameter_steps
 from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions, relocated
 from edgedec.runtime.driver.registers import Registers
-from edgedec.runtime.driver.report import PassReport, issued
+from edgedec.runtime.driver.report import PassReport
 from edgedec.schemes import EmbeddingWeight
 
 __all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver"]
@@ -89,7 +88,7 @@ class Driver:
         self._interrupts = True  # False once an interrupt was missing
         fault = program.fault()
         if fault is not None:
-            raise UsageError(f"instruction {self._name(fault.number)} {fault.reason}; compile the program again")
+            raise UsageError(f"instruction {named(program, fault.number)} {fault.reason}; compile the program again")
         check_identity(self.registers, program, gateware)
         self.reset()  # the previous user may have ended in the middle of a pass
         self.regions: dict[str, Region] = dict(regions(device, program))
@@ -353,12 +352,7 @@ class Driver:
             return perform(self.device, steps)
         except UnexpectedRegisterError as error:
             self._expected = ""  # nothing was started
-            expected, address = self._region("input").address, self.registers.read(ADDRESS_REGISTERS["input"])
-            raise DeviceError(
-                f"{self.device.name} does not work for this driver any more: its input_address is {address:#x}, not "
-                f"{expected:#x}. Another driver was opened on it, or it was switched off; open one driver at a time, and a "
-                "new one now"
-            ) from error
+            raise DeviceError(self.taken_text()) from error
 
     def answer(self, first: Sequence[Step] = ()) -> PassReport:
         """Wait for the event of ``ring``. After an exception, call it again or start another operation.
@@ -372,9 +366,9 @@ class Driver:
         events, idle, counts = self._wait_for_event(first)
         report = PassReport(**dict(zip(COUNTS, counts, strict=True)))
         if "error" in events:
-            raise DeviceError(self._error_text())
+            raise DeviceError(self.error_text())
         if self._expected not in events:
-            raise DeviceError(self._timeout_text(report.descriptors, idle))
+            raise DeviceError(self.timeout_text(report.descriptors, idle))
         self._expected = ""
         return report
 
@@ -396,13 +390,14 @@ class Driver:
             left, part = left - part, min(2 * part, _LONGEST_SLICE_S)
             if end.events:
                 self._fetched = isinstance(after[-1], Fetch)
-                self._check_interrupt(bool(interrupted))
+                if not interrupted:
+                    self.missed_interrupt()
             if end.events or end.idle or left <= 0:
                 return end.events, end.idle, end.counts
 
-    def _check_interrupt(self, interrupted: bool) -> None:
-        """Warn once if an operation ended without an interrupt, because ends are then seen at the next read only."""
-        if not interrupted and self._interrupts and not self.device.wait(_POLL_CYCLES / self.device.clock_hz):
+    def missed_interrupt(self) -> None:
+        """Warn once that an operation ended without an interrupt, because ends are then seen at the next read only."""
+        if self._interrupts and not self.device.wait(_POLL_CYCLES / self.device.clock_hz):
             self._interrupts = False
             _LOG.warning(
                 "%s: a pass ended without an interrupt, so the ends of passes will be noticed late. Check that the "
@@ -410,39 +405,45 @@ class Driver:
                 self.device.name,
             )
 
-    def _timeout_text(self, number: int, idle: bool) -> str:
-        name = self.device.name
-        if idle:
-            return f"{name} gave no answer, and nothing runs on it: another program has reset it; start again"
-        units = issued(
-            self.program,
-            commits=self._expected == "committed",
-            logits=self.registers.read_field("pass_parameters", "logits") != NO_LOGITS,
-        )
-        last = f", the last one {self._name(units[number - 1])}" if 0 < number <= len(units) else ""
+    def taken_text(self) -> str:
+        """Return that the accelerator has the addresses of another driver, and what to do."""
+        expected, address = self._region("input").address, self.registers.read(ADDRESS_REGISTERS["input"])
         return (
-            f"{name} gave no answer within {self.max_cycles} cycles; {number} instructions were issued{last}: reset the "
-            "accelerator"
+            f"{self.device.name} does not work for this driver any more: its input_address is {address:#x}, not "
+            f"{expected:#x}. Another driver was opened on it, or it was switched off; open one driver at a time, and a "
+            "new one now"
         )
 
-    def _error_text(self) -> str:
-        read = self.registers.read
-        cause, number = self.registers.read_field("error", "cause"), self.registers.read_field("error", "descriptor")
-        address = read("error_address")
-        description = ERROR_CAUSES.get(cause, f"cause {cause}")
-        if cause == Cause.ADDRESS:
-            addresses = ", ".join(f"{name} {read(name):#x}" for name in ADDRESS_REGISTERS.values())
-            block = block_bytes(self.program.config.ports)
-            return (
-                f"the accelerator did not begin: {description} ({addresses}; the block is {block} bytes, the bus ends at "
-                f"{1 << ADDRESS_BITS:#x}); reset it"
-            )
-        at = f" at {address:#x}" if address else ""
-        next_ = "reset it, and load the program again" if cause == Cause.WEIGHT else "reset it"
-        return f"the accelerator gave up in instruction {self._name(number)}: {description}{at}; {next_}"
+    def error_text(self) -> str:
+        """Return why the accelerator has given up, and what to do."""
+        return error_text(self.registers, self.program)
 
-    def _name(self, number: int) -> str:
-        """Return the number of an instruction with its operation and its name."""
-        if not 0 <= number < len(self.program.instructions):
-            return str(number)
-        return f"{number} ({self.program.instructions[number].opcode.name} {self.program.names[number]})"
+    def timeout_text(self, number: int, idle: bool) -> str:
+        """Return that there was no answer, after ``number`` instructions, and whether nothing runs any more."""
+        if idle:
+            return (
+                f"{self.device.name} gave no answer, and nothing runs on it: another program has reset it; start again"
+            )
+        logits = self.registers.read_field("pass_parameters", "logits") != NO_LOGITS
+        last = last_issued(self.program, number, commits=self._expected == "committed", logits=logits)
+        return (
+            f"{self.device.name} gave no answer within {self.max_cycles} cycles; {number} instructions were issued{last}: "
+            "reset the accelerator"
+        )
+
+    def lend(self) -> None:
+        """Make the device ready for passes of the compiled loop. The results of the last pass are lost.
+
+        Raises:
+            DeviceError: see ``reset``.
+        """
+        self._recover()
+        self._slots, self._written = 0, (0, NO_LOGITS)
+
+    def returned(self, length: int) -> None:
+        """Take the device back from the compiled loop, with ``length`` committed positions."""
+        self.length, self._longest = length, max(self._longest, length)
+
+    def left(self, event: str) -> None:
+        """Note the event of an operation whose end the compiled loop has not seen; empty: none runs."""
+        self._expected = event

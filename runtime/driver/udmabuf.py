@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.device import CacheSettings
 from edgedec.errors import DeviceError
 
 __all__ = ["PREFIX", "UdmaBuf", "find_buffers", "make_buffers", "udmabuf_bytes"]
@@ -25,6 +28,7 @@ PREFIX = "edgedec"  # first letters of the names of the buffers that are taken
 _SETTINGS = Path("sys/class/u-dma-buf")
 _STEP_BYTES = 64 << 20  # unit of the sizes that are proposed, which holds the largest region of an image
 _TO_DEVICE, _FROM_DEVICE = 1, 2  # values of sync_direction
+_SYNC = ("sync_offset", "sync_size", "sync_direction", "sync_for_device", "sync_for_cpu")
 
 
 class UdmaBuf:
@@ -43,7 +47,7 @@ class UdmaBuf:
     """
 
     def __init__(self, settings: Path, devices: Path) -> None:
-        self._settings = settings
+        self._settings, self._files = settings, dict[str, int]()
         self.address, size = self._number("phys_addr", 16), self._number("size", 10)
         self._coherent = (settings / "dma_coherent").exists() and bool(self._number("dma_coherent", 10))
         path = devices / settings.name
@@ -64,6 +68,26 @@ class UdmaBuf:
         """Discard the host's cache of a range."""
         self._synchronize("sync_for_cpu", _FROM_DEVICE, start, size_bytes)
 
+    def cache_settings(self, start: int) -> CacheSettings | Literal["coherent"]:
+        """Return the open files of the settings of the host's cache, for ranges that begin at ``start``.
+
+        Raises:
+            DeviceError: one cannot be opened for writing.
+        """
+        if self._coherent:
+            return "coherent"
+        for name in _SYNC:
+            if name not in self._files:
+                try:
+                    self._files[name] = os.open(self._settings / name, os.O_WRONLY | os.O_CLOEXEC)
+                except OSError as error:
+                    raise _unwritable(self._settings / name, error) from error
+                weakref.finalize(self, os.close, self._files[name])
+        offset, size, direction, for_device, for_cpu = (self._files[name] for name in _SYNC)
+        return CacheSettings(
+            offset=offset, size=size, direction=direction, for_device=for_device, for_cpu=for_cpu, start=start
+        )
+
     def _synchronize(self, action: str, direction: int, start: int, size_bytes: int) -> None:
         if self._coherent or not size_bytes:
             return
@@ -72,9 +96,7 @@ class UdmaBuf:
             try:
                 (self._settings / name).write_text(str(value))
             except OSError as error:
-                raise DeviceError(
-                    f"{self._settings / name} cannot be written: {error.strerror}; run as root"
-                ) from error
+                raise _unwritable(self._settings / name, error) from error
 
     def _number(self, name: str, base: int) -> int:
         path = self._settings / name
@@ -82,6 +104,10 @@ class UdmaBuf:
             return int(path.read_text("ascii"), base)
         except (OSError, ValueError) as error:
             raise DeviceError(f"{path} cannot be read: {error}; load the kernel module u-dma-buf again") from error
+
+
+def _unwritable(path: Path, error: OSError) -> DeviceError:
+    return DeviceError(f"{path} cannot be written: {error.strerror}; run as root")
 
 
 def udmabuf_bytes(system: Path = Path("/")) -> list[int]:

@@ -141,7 +141,8 @@ class Engine:
     def _write_rounds(self) -> list[Progress] | None:
         """Let the sequences run rounds in the compiled loop; None if it cannot run them."""
         sequences = self._sequences
-        if not sequences or not self._together or any(text.reading or text.ended for text in sequences):
+        apart = not self._together and len(sequences) > 1
+        if not sequences or apart or any(text.reading or text.ended for text in sequences):
             return None
         self._expect()
         rooms, left = [], self._rows

@@ -35,8 +35,20 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 # Files of runtime/loop.
 LOOP = (
-    *("api", "auto", "best_first", "copy", "delayed", "hardware", "model", "ngram", "rounds", "sampling", "stand"),
-    *("target", "trees", "trigram"),
+    *(
+        "accelerator",
+        "api",
+        "auto",
+        "best_first",
+        "copy",
+        "delayed",
+        "hardware",
+        "model",
+        "ngram",
+        "rounds",
+        "sampling",
+    ),
+    *("stand", "target", "trees", "trigram"),
 )
 
 

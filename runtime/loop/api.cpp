@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "accelerator.hpp"
 #include "auto.hpp"
 #include "model.hpp"
 #include "policies.hpp"
@@ -111,13 +112,13 @@ void check_coupling(int64_t coupling, const SamplingOptions* options) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 15; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 16; }
 
 // Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model, 4 of
-// `auto`, 5 of its candidates.
+// `auto`, 5 of its candidates, 6 of an accelerator.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
     constexpr size_t kSizes[] = {sizeof(TargetArguments), sizeof(TextArguments), sizeof(RoundsArguments),
-                                 sizeof(ModelArguments),  sizeof(AutoArguments), sizeof(AutoCandidate)};
+                                 sizeof(ModelArguments),  sizeof(AutoArguments), sizeof(AutoCandidate), sizeof(AcceleratorArguments)};
     return static_cast<int64_t>(kSizes[kind]);
 }
 
@@ -258,7 +259,7 @@ EDGEDEC_API int64_t edgedec_loop_distribution(const SamplingOptions* options, fl
                                               int64_t length, float* probs) {
     return guarded([&] {
         check_sampling(*options, vocab);
-        Sampler(*options).distribution(logits, vocab, {ids, length}, {}, probs);
+        Sampler(*options).distribution({logits, vocab}, {ids, length}, {}, probs);
         return 0;
     });
 }
@@ -273,7 +274,7 @@ EDGEDEC_API int64_t edgedec_loop_verify(const SamplingOptions* options, const in
         const Tree tree = tree_of(tokens, parents, n, kMostNodes);
         Sampler sampler(*options);
         Tokens accepted;
-        const int32_t token = verify(sampler, tree, logits, vocab, {ids, length}, position, accepted, nullptr);
+        const int32_t token = verify(sampler, tree, {logits, vocab}, {ids, length}, position, accepted, nullptr);
         std::copy(accepted.begin(), accepted.end(), path);
         *path_size = static_cast<int64_t>(accepted.size());
         return static_cast<int64_t>(token);
@@ -336,3 +337,23 @@ EDGEDEC_API void edgedec_loop_end(void* follower) { static_cast<Follower*>(follo
 
 // Returns once the call has ended, which begins no further round.
 EDGEDEC_API void edgedec_loop_halt(void* follower) { static_cast<Follower*>(follower)->halt(); }
+
+// Checks the arguments of an accelerator, which `submit`, `wait` and `move` then take.
+EDGEDEC_API int64_t edgedec_loop_accelerator_check(const AcceleratorArguments* arguments) {
+    return guarded([&] {
+        const char* fault = accelerator_fault(*arguments);
+        check(!fault, std::string("accelerator: ") + (fault ? fault : ""));
+        return 0;
+    });
+}
+
+EDGEDEC_API int32_t edgedec_loop_accelerator_submit(void* session, int64_t rows, int64_t results) {
+    return accelerator_submit(session, rows, results);
+}
+
+EDGEDEC_API int32_t edgedec_loop_accelerator_wait(void* session) { return accelerator_wait(session); }
+
+EDGEDEC_API int32_t edgedec_loop_accelerator_move(const int64_t* numbers, int64_t count, void* session, const int32_t* blocks,
+                                                  int64_t stride, int64_t held, int64_t start, const int32_t* nodes, int64_t rows) {
+    return accelerator_move(numbers, count, session, blocks, stride, held, start, nodes, rows);
+}

@@ -17,6 +17,7 @@ import weakref
 from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.loop.inputs import Lender, LendingState
 from edgedec.runtime.loop.rounds import RoundsCall
+from edgedec.runtime.protocols import I32
 
 __all__ = ["Flight"]
 
@@ -33,14 +34,15 @@ class Flight:
         lender: lends the target.
         state: the cache of the text.
         length: tokens of the text.
+        text: int32 [positions + 1], the array of the text.
 
     Members:
         call: the parameter of this name.
         length: tokens of the text, with those of the rounds that were read.
     """
 
-    def __init__(self, call: RoundsCall, lender: Lender, state: LendingState, length: int) -> None:
-        self.call, self._lender, self._state, self.length = call, lender, state, length
+    def __init__(self, call: RoundsCall, lender: Lender, state: LendingState, length: int, text: I32) -> None:
+        self.call, self._lender, self._state, self.length, self._text = call, lender, state, length, text
         self._read, self._landed = 0, False
         own = weakref.ref(self)
 
@@ -69,7 +71,7 @@ class Flight:
         begin = self._read
         self._read = self.call.follow(begin)
         self.length += self._read - begin
-        self._state.advance(self.length - 1, held=True)
+        self._state.advance(self.length - 1, self._text, held=True)
         return begin, self._read
 
     def land(self) -> None:
@@ -79,7 +81,7 @@ class Flight:
         self.call.halt()  # before anything else, because an interruption may come after each statement
         self._landed = True
         self._lender.flight = self._state.land = None
-        self._state.advance(self.length - 1)
+        self._state.advance(self.length - 1, self._text)
 
     def __del__(self) -> None:
         self.land()

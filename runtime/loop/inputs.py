@@ -53,6 +53,7 @@ class TargetArguments(ctypes.Structure):
         *(*members(c_void_p, "move", "cache_numbers"), ("cache_count", c_int64), ("cache", c_void_p)),
         *(*members(c_void_p, "slots", "commit", "state_numbers"), ("state_count", c_int64), ("states", c_void_p)),
         *members(c_int64, "table_floats", "slot_floats", "slot_rows", "slot_count"),
+        *members(c_void_p, "stored_rows", "wide_embed", "found_ids", "found", "seconds"),
     )
 
 
@@ -73,9 +74,10 @@ class LoopInputs:
 
     Members:
         arguments: the inputs and outputs.
-        pass_error: returns the message of the last error of a pass in this thread.
-        move_error: returns the message of the last error of a move of rows in this thread.
+        pass_error: returns the message of the last error of a pass in this thread, or raises it.
+        move_error: returns the message of the last error of a move of rows in this thread, or raises it.
         logits: float32 [rows, V], which a pass writes.
+        after_call: called after each call of the library, and raises what has interrupted it; None: nothing can.
         alive: objects that own the arrays.
     """
 
@@ -83,6 +85,7 @@ class LoopInputs:
     pass_error: Callable[[], str]
     move_error: Callable[[], str]
     logits: F32
+    after_call: Callable[[], None] | None = None
     alive: tuple[object, ...] = ()
 
 
@@ -104,8 +107,13 @@ class LendingState(State, Protocol):
     def reserve(self, rows: int) -> tuple[I32, int]:
         """Take the room for ``rows`` new rows. Return the table of blocks, int32, and the number of blocks in it."""
 
-    def advance(self, length: int, *, held: bool = False) -> None:
-        """Note that all rows up to ``length`` are written and committed. With ``held`` the blocks behind them are kept."""
+    def advance(self, length: int, text: I32, *, held: bool = False) -> None:
+        """Note that all rows up to ``length`` are written and committed. With ``held`` the blocks behind them are kept.
+
+        Args:
+            length: number of rows.
+            text: int32 [n], the text; its first ``length`` tokens are those of the rows.
+        """
 
 
 class Lender(Protocol):
@@ -113,9 +121,18 @@ class Lender(Protocol):
 
     Members:
         flight: the rounds that run on the target now, which end before it is used; None: there are none.
+        alone: True if a pass has rows of one sequence only.
+        top_k: likeliest tokens of a row that passes can return in the place of whole rows; 0: none.
     """
 
     flight: ref[Flight] | None
+    alone: bool
+
+    @property
+    def top_k(self) -> int: ...
+
+    def want(self, top_k: int) -> None:
+        """Let passes return the ``top_k`` likeliest tokens of each row; 0: whole rows."""
 
     @property
     def inputs(self) -> LoopInputs:

@@ -104,7 +104,7 @@ class ModelHandle(DraftHandle):
         if length < state.length:
             state.truncate(length)
         else:
-            state.advance(length)
+            state.advance(length, self._tokens)
         if blocks_of(length + arguments.loose) > blocks_of(length):
             arguments.loose = 0  # their blocks are free now
 
@@ -134,6 +134,6 @@ def model_handle(
     library = loop.load()
     lender: Lender | None = target.compiled if isinstance(target, CompiledParts) else None
     own = None if library is None or lender is None else lender.own(state)
-    if library is None or lender is None or own is None or not own.goes_back:
+    if library is None or lender is None or lender.alone or own is None or not own.goes_back:
         return None
     return ModelHandle(library, lender.inputs, own, tokens, end=end, ids=ids, limits=limits, alone=alone)

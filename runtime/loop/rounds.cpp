@@ -66,8 +66,8 @@ class TextRounds {
         const Text text{text_.text, text_.length};
         int32_t next = 0;
         try {
-            next = verify(sampler_, *tree_, target_.logits + row_ * target_.vocab, target_.vocab, text, text_.dropped + text_.length,
-                          path_, learns_ ? &tops_ : nullptr);
+            next = verify(sampler_, *tree_, logit_rows(target_).from(row_), text, text_.dropped + text_.length, path_,
+                          learns_ ? &tops_ : nullptr);
         } catch (const NoToken&) {
             text_.bad_row = row_ + path_.back();
             return stop(Stop::no_token);
@@ -161,7 +161,7 @@ class Rounds {
             for (const auto& text : texts_) text->stop(Stop::failed);
             return false;
         }
-        call_.pass_seconds[number] = seconds_between(filled, Clock::now());
+        call_.pass_seconds[number] = call_.target->seconds ? *call_.target->seconds : seconds_between(filled, Clock::now());
         call_.pass_began[number] = seconds_between(Clock::time_point(), filled);
         bool goes_on = true;
         for (const auto& text : texts_) goes_on = text->accept() && goes_on;

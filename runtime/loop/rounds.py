@@ -213,6 +213,8 @@ class RoundsCall:
         self._arguments.most_rounds, self._arguments.most_seconds = rounds, seconds
         self._arguments.pause = None if pause is None else pause.address
         self._library.check(self._call(self.address))
+        if self.inputs.after_call is not None:
+            self.inputs.after_call()
         return max(int(text.arguments.rounds) for text in self.texts)
 
     def start(self, rounds: int, pause: Pause | None = None) -> None:

@@ -71,9 +71,33 @@ bool likelier(const std::pair<float, int32_t>& a, const std::pair<float, int32_t
     return a.first != b.first ? a.first > b.first : a.second < b.second;
 }
 
+// Calls a function with each id below `size` that the row has, in ascending order.
+template <class Visit>
+void each_id(const LogitRow& row, int64_t size, const Visit& visit) {
+    if (!row.ids) {
+        for (int64_t id = 0; id < size; ++id) visit(static_cast<int32_t>(id));
+        return;
+    }
+    for (int64_t at = 0; at < row.found && row.ids[at] < size; ++at) visit(row.ids[at]);
+}
+
+int64_t largest_found(const LogitRow& row, int64_t n) {
+    int64_t best = -1;
+    bool bad = false;
+    each_id(row, n, [&](int32_t id) {
+        const float value = row.logits[id];
+        bad |= value != value;
+        if (best < 0 || value > row.logits[best]) best = id;
+    });
+    if (bad || best < 0 || !std::isfinite(row.logits[best])) throw NoToken();
+    return best;
+}
+
 }  // namespace
 
-int64_t largest(const float* logits, int64_t n) {
+int64_t largest(const LogitRow& row, int64_t n) {
+    if (row.ids) return largest_found(row, n);
+    const float* logits = row.logits;
     constexpr int64_t kLanes = 32;
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     float most[kLanes];
@@ -152,13 +176,13 @@ void Sampler::restore(float* logits) {
 }
 
 // Returns the likeliest token after bias and penalties, which stay in `logits` until `restore`.
-int64_t Sampler::scores(float* logits, int64_t size, Text text, const Tokens& path) {
-    int64_t best = largest(logits, size);
-    if (penalize(logits, size, text, path)) {
+int64_t Sampler::scores(const LogitRow& row, int64_t size, Text text, const Tokens& path) {
+    int64_t best = largest(row, size);
+    if (penalize(row.logits, size, text, path)) {
         try {
-            best = largest(logits, size);
+            best = largest(row, size);
         } catch (const NoToken&) {
-            restore(logits);
+            restore(row.logits);
             throw;
         }
     }
@@ -166,32 +190,35 @@ int64_t Sampler::scores(float* logits, int64_t size, Text text, const Tokens& pa
 }
 
 // Sets `ids_` to the ids of the `top_k` largest logits in ascending order; of equal logits, the lower ids.
-void Sampler::keep_top(const float* logits, int64_t size) {
+void Sampler::keep_top(const LogitRow& row, int64_t size) {
     std::vector<std::pair<float, int32_t>> best;  // a heap with the worst in front
     best.reserve(static_cast<size_t>(options_.top_k));
-    for (int64_t id = 0; id < size; ++id) {
+    each_id(row, size, [&](int32_t id) {
+        const float logit = row.logits[id];
         if (static_cast<int64_t>(best.size()) < options_.top_k) {
-            best.emplace_back(logits[id], static_cast<int32_t>(id));
+            best.emplace_back(logit, id);
             std::push_heap(best.begin(), best.end(), likelier);
-        } else if (logits[id] > best.front().first) {
+        } else if (logit > best.front().first) {
             std::pop_heap(best.begin(), best.end(), likelier);
-            best.back() = {logits[id], static_cast<int32_t>(id)};
+            best.back() = {logit, id};
             std::push_heap(best.begin(), best.end(), likelier);
         }
-    }
+    });
     ids_.clear();
     for (const auto& one : best) ids_.push_back(one.second);
     std::sort(ids_.begin(), ids_.end());
 }
 
 // Sets `ids_` to those that top-k, top-p and min-p keep, in the order of `_kept` of sampling.py.
-void Sampler::keep(const float* logits, int64_t size) {
+void Sampler::keep(const LogitRow& row, int64_t size) {
     const SamplingOptions& options = options_;
+    const float* logits = row.logits;
     if (0 < options.top_k && options.top_k < size) {
-        keep_top(logits, size);
+        keep_top(row, size);
     } else {
-        ids_.resize(static_cast<size_t>(size));
-        for (int64_t id = 0; id < size; ++id) ids_[static_cast<size_t>(id)] = static_cast<int32_t>(id);
+        ids_.clear();
+        ids_.reserve(static_cast<size_t>(row.ids ? row.found : size));
+        each_id(row, size, [&](int32_t id) { ids_.push_back(id); });
     }
     if (options.top_p == 1 && options.min_p == 0) return;
     double top = static_cast<double>(logits[ids_[0]]), total = 0.0;
@@ -240,15 +267,15 @@ void Sampler::weigh(const float* logits) {
     std::sort(probable_.begin(), probable_.end(), [](const Probable& a, const Probable& b) { return a.id < b.id; });
 }
 
-int32_t Sampler::token(float* logits, int64_t vocab, Text text, const Tokens& path, int64_t position) {
-    const int64_t size = std::min(options_.vocab_limit, vocab), best = scores(logits, size, text, path);
+int32_t Sampler::token(const LogitRow& row, Text text, const Tokens& path, int64_t position) {
+    const int64_t size = std::min(options_.vocab_limit, row.vocab), best = scores(row, size, text, path);
     if (options_.temperature == 0) {
-        restore(logits);
+        restore(row.logits);
         return static_cast<int32_t>(best);
     }
-    keep(logits, size);
-    weigh(logits);
-    restore(logits);
+    keep(row, size);
+    weigh(row.logits);
+    restore(row.logits);
     if (probable_.size() == 1) return probable_[0].id;
     const uint64_t key = key_of(options_.seed, options_.sample, static_cast<uint64_t>(position));
     int32_t token = probable_[0].id;
@@ -263,17 +290,17 @@ int32_t Sampler::token(float* logits, int64_t vocab, Text text, const Tokens& pa
     return token;
 }
 
-void Sampler::distribution(float* logits, int64_t vocab, Text text, const Tokens& path, float* probs) {
-    const int64_t size = std::min(options_.vocab_limit, vocab), best = scores(logits, size, text, path);
-    std::fill_n(probs, vocab, 0.0f);
+void Sampler::distribution(const LogitRow& row, Text text, const Tokens& path, float* probs) {
+    const int64_t size = std::min(options_.vocab_limit, row.vocab), best = scores(row, size, text, path);
+    std::fill_n(probs, row.vocab, 0.0f);
     if (options_.temperature == 0) {
         probs[best] = 1.0f;
     } else {
-        keep(logits, size);
-        weigh(logits);
+        keep(row, size);
+        weigh(row.logits);
         for (const Probable& one : probable_) probs[one.id] = one.prob;
     }
-    restore(logits);
+    restore(row.logits);
 }
 
 void Sampler::sparse(Guesses& guesses, Text text, const Tokens& path) {
@@ -293,7 +320,8 @@ void Sampler::sparse(Guesses& guesses, Text text, const Tokens& path) {
         guesses.push_back({tokens[static_cast<size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin())], 1.0f});
         return;
     }
-    keep(scores.data(), static_cast<int64_t>(scores.size()));
+    const auto count = static_cast<int64_t>(scores.size());
+    keep({scores.data(), count}, count);
     weigh(scores.data());
     for (const Probable& one : probable_) guesses.push_back({tokens[static_cast<size_t>(one.id)], one.prob});
 }
@@ -311,17 +339,18 @@ void Sampler::couple(Guesses& guesses, int64_t position) const {
     for (size_t at = 0; at < guesses.size(); ++at) guesses[at].prob = static_cast<float>(weights[at] * (before / after));
 }
 
-void Sampler::likeliest(const float* logits, int64_t vocab, TopTokens& top) const {
+void Sampler::likeliest(const LogitRow& row, TopTokens& top) const {
     constexpr float kFar = 9.0f;
     std::vector<std::pair<float, int32_t>> best;
-    const int64_t size = std::min(options_.vocab_limit, vocab);
+    const int64_t size = std::min(options_.vocab_limit, row.vocab);
     const bool certain = options_.temperature == 0;
     float highest = 0.0f;
     if (certain) {
-        highest = logits[largest(logits, size)];
+        highest = row.logits[largest(row, size)];
         const float bound = highest - kFar;
-        for (int64_t id = 0; id < size; ++id)
-            if (logits[id] > bound) best.emplace_back(logits[id], static_cast<int32_t>(id));
+        each_id(row, size, [&](int32_t id) {
+            if (row.logits[id] > bound) best.emplace_back(row.logits[id], id);
+        });
     } else {
         for (const Probable& one : probable_) best.emplace_back(one.prob, one.id);
     }

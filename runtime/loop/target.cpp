@@ -12,12 +12,12 @@
 namespace edgedec {
 namespace {
 
-template <class Number, class Convert>
-void convert(const uint8_t* from, float* to, int64_t width, const Convert& value_of) {
+template <class Number, class Real, class Convert>
+void convert(const uint8_t* from, Real* to, int64_t width, const Convert& value_of) {
     for (int64_t at = 0; at < width; ++at) {
         Number number;
         std::memcpy(&number, from + static_cast<size_t>(at) * sizeof(Number), sizeof(Number));
-        to[at] = value_of(number);
+        to[at] = static_cast<Real>(value_of(number));
     }
 }
 
@@ -32,20 +32,25 @@ float from_bfloat16(uint16_t number) {
 template <class Number>
 void read_row(const TargetArguments& target, int64_t offset, std::vector<Number>& row) {
     const size_t bytes = row.size() * sizeof(Number);
+    if (target.stored_rows) {
+        std::memcpy(row.data(), target.stored_rows + offset, bytes);
+        return;
+    }
     if (pread(static_cast<int>(target.file), row.data(), bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes))
         throw std::runtime_error("a row of the embedding cannot be read from the bundle");
 }
 
-// Writes ternary rows: the sum over the planes of trit * scale, or with tied planes their digits' integer * scale.
-void embed_ternary(const TargetArguments& target, const Tokens& tokens, float* to) {
+// Writes ternary rows: the sum over the planes of trit * scale in float32, or with tied planes their digits' integer * scale.
+template <class Real>
+void embed_ternary(const TargetArguments& target, const Tokens& tokens, Real* to) {
     const int64_t groups = target.group ? (target.width + target.group - 1) / target.group : 0;
     std::vector<uint8_t> row(static_cast<size_t>(target.row_bytes));
     std::vector<float> scales(static_cast<size_t>(groups));
     std::vector<uint16_t> halves(static_cast<size_t>(target.half_scales ? groups : 0));
-    std::vector<float> digits(static_cast<size_t>(target.width));
+    std::vector<float> digits(static_cast<size_t>(target.width)), sums(digits.size());
     for (const int32_t token : tokens) {
         std::fill(digits.begin(), digits.end(), 0.0f);
-        std::fill(to, to + target.width, 0.0f);
+        std::fill(sums.begin(), sums.end(), 0.0f);
         for (int64_t plane = 0; plane < target.planes; ++plane) {
             read_row(target, target.offset + (plane * target.vocab + token) * target.row_bytes, row);
             const bool scaled = !target.tied || plane == target.planes - 1;
@@ -62,15 +67,16 @@ void embed_ternary(const TargetArguments& target, const Tokens& tokens, float* t
                 const int code = row[static_cast<size_t>(at / 4)] >> 2 * (at % 4) & 3;
                 float& digit = digits[static_cast<size_t>(at)];
                 digit = (target.tied ? 3.0f * digit : 0.0f) + static_cast<float>(code - 2);
-                if (scaled) to[at] += digit * (groups ? scales[static_cast<size_t>(at / target.group)] : target.scales[0]);
+                if (scaled) sums[static_cast<size_t>(at)] += digit * (groups ? scales[static_cast<size_t>(at / target.group)] : target.scales[0]);
             }
         }
-        to += target.width;
+        to = std::copy(sums.begin(), sums.end(), to);
     }
 }
 
-// Writes the embedding of each token to `to`.
-void embed(const TargetArguments& target, const Tokens& tokens, float* to) {
+// Writes the embedding of each token to `to`. Codes are multiplied with their scale in the type of `to`.
+template <class Real>
+void embed(const TargetArguments& target, const Tokens& tokens, Real* to) {
     constexpr size_t kBytes[] = {1, 4, 2, 2};
     const auto stored = static_cast<Stored>(target.stored);
     if (stored == Stored::ternary) {
@@ -82,10 +88,10 @@ void embed(const TargetArguments& target, const Tokens& tokens, float* to) {
     for (const int32_t token : tokens) {
         read_row(target, target.offset + token * static_cast<int64_t>(bytes), row);
         if (stored == Stored::int8) {
-            const float scale = target.scales[token];
-            convert<int8_t>(row.data(), to, target.width, [scale](int8_t code) { return static_cast<float>(code) * scale; });
+            const auto scale = static_cast<Real>(target.scales[token]);
+            convert<int8_t>(row.data(), to, target.width, [scale](int8_t code) { return static_cast<Real>(code) * scale; });
         } else if (stored == Stored::float32) {
-            std::memcpy(to, row.data(), bytes);
+            convert<float>(row.data(), to, target.width, [](float number) { return number; });
         } else if (stored == Stored::bfloat16) {
             convert<uint16_t>(row.data(), to, target.width, from_bfloat16);
         } else {
@@ -99,7 +105,11 @@ void embed(const TargetArguments& target, const Tokens& tokens, float* to) {
 
 void TargetPass::add(const SequenceRows& sequence) {
     const auto rows = static_cast<int64_t>(sequence.tokens.size());
-    embed(target_, sequence.tokens, target_.embed + rows_ * target_.width);
+    if (target_.wide_embed) {
+        embed(target_, sequence.tokens, target_.wide_embed + rows_ * target_.width);
+    } else {
+        embed(target_, sequence.tokens, target_.embed + rows_ * target_.width);
+    }
     int64_t* positions = target_.row_positions + rows_;
     uint64_t* visible = target_.visible + rows_ * words_;
     for (int64_t row = 0; row < rows; ++row) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "sampling.hpp"
 #include "text.hpp"
 
 namespace edgedec {
@@ -57,7 +58,21 @@ struct TargetArguments {
     int64_t state_count;
     float* states;
     int64_t table_floats, slot_floats, slot_rows, slot_count;
+    // Only some targets have these; the others have null. The embedding in memory, in the place of `file`. Embeddings in
+    // float64, in the place of `embed`: rounded to integers, they are those of Python. The number of ids of each row in `found_ids` [rows][found] after a
+    // pass, in ascending order, which alone have logits; 0: whole rows. The seconds of the last pass in the target's own time.
+    const uint8_t* stored_rows;
+    double* wide_embed;
+    const int32_t* found_ids;
+    const int64_t* found;
+    const double* seconds;
 };
+
+// Returns the logits of the last pass.
+inline LogitRows logit_rows(const TargetArguments& target) {
+    const int64_t found = target.found ? *target.found : 0;
+    return {target.logits, target.vocab, found ? target.found_ids : nullptr, found};
+}
 
 // New rows of a sequence in a pass: a tree, or a chain, after the first `past` rows of its cache. Row i sees row i, the rows
 // above it, and all rows of the cache.

@@ -111,18 +111,18 @@ void Growth::best_first(int64_t nodes, int64_t depth) {
     BestFirst(*this, nodes, depth, factors, false).run();
 }
 
-int32_t verify(Sampler& sampler, const Tree& tree, float* logits, int64_t vocab, Text text, int64_t position, Tokens& path,
+int32_t verify(Sampler& sampler, const Tree& tree, const LogitRows& rows, Text text, int64_t position, Tokens& path,
                std::vector<TopTokens>* tops) {
     path.assign(1, 0);
     Tokens tokens;
     if (tops) tops->clear();
     while (true) {
         const int32_t node = path.back();
-        float* row = logits + node * vocab;
-        const int32_t token = sampler.token(row, vocab, text, tokens, position + static_cast<int64_t>(tokens.size()));
+        const LogitRow row = rows.row(node);
+        const int32_t token = sampler.token(row, text, tokens, position + static_cast<int64_t>(tokens.size()));
         if (tops) {
             tops->emplace_back();
-            sampler.likeliest(row, vocab, tops->back());
+            sampler.likeliest(row, tops->back());
         }
         int32_t child = node + 1;
         while (child < tree.size() && (tree.parents[static_cast<size_t>(child)] != node ||

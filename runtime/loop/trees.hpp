@@ -101,8 +101,8 @@ class Growth {
 };
 
 // Follows the tokens at their positions until one has no node. Sets `path` to the accepted nodes and returns the next token.
-// `logits` has a row of `vocab` for each node. `tops`, if it is not null, gets the likeliest tokens after each accepted node.
-int32_t verify(Sampler& sampler, const Tree& tree, float* logits, int64_t vocab, Text text, int64_t position, Tokens& path,
+// `rows` has a row for each node. `tops`, if it is not null, gets the likeliest tokens after each accepted node.
+int32_t verify(Sampler& sampler, const Tree& tree, const LogitRows& rows, Text text, int64_t position, Tokens& path,
                std::vector<TopTokens>* tops);
 
 }  // namespace edgedec

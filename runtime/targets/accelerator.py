@@ -20,6 +20,7 @@ from edgedec.memory.plan import MemoryUse
 from edgedec.progress import Progress
 from edgedec.runtime.accelerator.cost import CycleCost
 from edgedec.runtime.accelerator.float_logits import SparseRows, found_likeliest, whole_likeliest
+from edgedec.runtime.accelerator.lending import AcceleratorLender, lender_of
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import (
     AcceleratorModel,
@@ -27,13 +28,16 @@ from edgedec.runtime.accelerator.model import (
     buffer_bytes,
     chosen_config,
     keeps_windows,
+    plan_items,
     prepare_model,
 )
 from edgedec.runtime.accelerator.opening import bandwidth, check_device, gateware, memory_model, open_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.accelerator.program_state import ProgramState, StateOwner
 from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
 from edgedec.runtime.accelerator.self_test import check_answer, check_link
 from edgedec.runtime.accelerator.taps import check_open, check_taps, host_bytes, tapped_rows
+from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.facts import DeviceFacts
@@ -53,52 +57,12 @@ __all__ = ["ProgramTarget", "module"]
 
 _KV_BITS = 8  # bits of keys and values in the integer profile
 _WITHOUT_CLOCK = "interpreter"  # name of the device that has no clock
-# Names in a plan of the buffers of ``Program.sizes``.
-_ITEMS = {"program": "program", "image": "weights", "cache": "kv", "input": "activations", "output": "logits"}
-
-
-class _ProgramState:
-    """The rows of one sequence, whether they are on the device or not.
-
-    Members:
-        rows: committed rows.
-        last: rows of the last pass, until the next commit.
-        length: number of committed rows.
-    """
-
-    def __init__(self, target: ProgramTarget, rows: list[Row]) -> None:
-        self._target, self.rows = target, rows
-        self.last: list[Row] = []
-        self.length = len(rows)
-        self.commit_seconds: float | None = 0.0
-
-    def commit(self, nodes: I32) -> None:
-        self._target.commit(self, nodes)
-        self.length = len(self.rows)
-
-    def truncate(self, length: int) -> int:
-        if not 0 <= length <= self.length:
-            raise UsageError(f"cannot go back to {length} rows, there are {self.length}")
-        if length < self.length:
-            del self.rows[length:]
-            self.length = length
-            self._target.truncated(self)
-        return length
-
-    def reach(self, length: int) -> int:
-        return min(length, self.length)
-
-    def fork(self) -> State:
-        return _ProgramState(self._target, list(self.rows))
-
-    def close(self) -> None:
-        self.truncate(0)
 
 
 class _ProgramTicket:
     """A pass that was submitted. ``result`` waits for it and may be called again."""
 
-    def __init__(self, target: ProgramTarget, state: _ProgramState, work: Pass) -> None:
+    def __init__(self, target: ProgramTarget, state: ProgramState, work: Pass) -> None:
         self._target, self._state, self._work = target, state, work
         self._result: PassResult | None = None
 
@@ -114,7 +78,7 @@ class _ProgramTicket:
         return self._result
 
 
-class ProgramTarget:
+class ProgramTarget(CompiledParts[AcceleratorLender]):
     """A compiled program on an accelerator.
 
     Members:
@@ -176,6 +140,20 @@ class ProgramTarget:
             config=config,
         )
         self.top_k = config.top_k
+        self._owner = StateOwner(
+            commit=self._commit,
+            truncated=self._truncated,
+            lend=self._lend,
+            returned=self._returned,
+            goes_back=model.program.ring is None,
+        )
+        self._lender = lender_of(
+            self.driver,
+            model.embedding,
+            ids=bundle.tokens.size,
+            cost=self._cost if recorded == _WITHOUT_CLOCK else None,
+            owner=self._owner,
+        )
         self._cache = DeviceRows(self.driver, recipe, lambda report, rows: self._count(report, rows, logits=False))
         self._running: _ProgramTicket | None = None
         self._output = NO_LOGITS  # kind of logits that the last pass wrote
@@ -198,14 +176,20 @@ class ProgramTarget:
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of the device's buffers, whose sizes the program fixes."""
-        return _items(BufferSizes.of(self.program))
+        return plan_items(BufferSizes.of(self.program))
 
     def open(self, limits: Limits) -> State:
         """Return the empty cache of a new sequence."""
-        return _ProgramState(self, [])
+        return ProgramState(self._owner, [])
+
+    @property
+    def compiled(self) -> AcceleratorLender | None:
+        """The object that lends the device to the compiled loop; None: the loop cannot use it."""
+        return self._lender
 
     def close(self) -> None:
         """Abandon a running pass and release the device. A second call does nothing."""
+        self._land()
         self._running = None
         try:
             self.driver.close()
@@ -222,7 +206,8 @@ class ProgramTarget:
         return FinishedTicket([self._submit_pass(state, item).copied() for state, item in work])
 
     def _submit_pass(self, state: State, work: Pass) -> _ProgramTicket:
-        assert isinstance(state, _ProgramState)
+        assert isinstance(state, ProgramState)
+        self._land()
         check_pass(work, state.length, self.limits, self.info)
         check_open(work.taps, self.info.taps)
         if self._running is not None:
@@ -249,7 +234,7 @@ class ProgramTarget:
             embeds=work.embeds,
         )
 
-    def finish(self, ticket: _ProgramTicket, state: _ProgramState, work: Pass) -> PassResult:
+    def finish(self, ticket: _ProgramTicket, state: ProgramState, work: Pass) -> PassResult:
         """Wait for a ticket's pass and return its result.
 
         Raises:
@@ -302,7 +287,34 @@ class ProgramTarget:
         values, likeliest = found
         return self._sparse.filled(results.ids, values), likeliest
 
-    def commit(self, state: _ProgramState, nodes: I32) -> None:
+    def _land(self) -> None:
+        """End the rounds of the compiled loop that run on the device now."""
+        if (
+            self._lender is not None
+            and self._lender.flight is not None
+            and (flight := self._lender.flight()) is not None
+        ):
+            flight.land()
+
+    def _lend(self, state: ProgramState) -> None:
+        """Make the device hold a state's rows, for passes of the compiled loop."""
+        assert self._lender is not None, "it has lent the state"
+        self._land()
+        if self._running is not None:
+            self._running.copied()  # wait for it, because the device runs one pass at a time
+        self._cache.bring(state, state.rows)
+        self._lender.lend()
+
+    def _returned(self, state: ProgramState, rows: list[Row]) -> None:
+        """Note rows that the compiled loop has committed, and what it has done on the device."""
+        assert self._lender is not None, "it has lent the state"
+        self._cache.extend(rows)
+        work = self._lender.take_back(state.length)
+        self.counters = self.counters.plus_several(
+            work.report, work.seconds, passes=work.passes, commits=work.commits, rows=work.rows
+        )
+
+    def _commit(self, state: ProgramState, nodes: I32) -> None:
         """Commit rows of the state's last pass. If another state's rows are on the device now, they run again later.
 
         Raises:
@@ -319,7 +331,7 @@ class ProgramTarget:
             state.commit_seconds = 0.0 if report is None else self._committed(report)
         state.rows += rows
 
-    def truncated(self, state: _ProgramState) -> None:
+    def _truncated(self, state: ProgramState) -> None:
         """Note that a state has lost rows."""
         self._cache.forget(state)
 
@@ -342,17 +354,6 @@ class ProgramTarget:
 def _logit_rows(work: Pass) -> I32:
     """Return the rows of a pass whose logits it returns."""
     return np.array([len(work.ids) - 1], np.int32) if work.logits is None else work.logits
-
-
-def _items(sizes: BufferSizes) -> dict[str, int]:
-    """Return the items of a plan; the rings and the tapped values are items of their own."""
-    items = dict.fromkeys(_ITEMS.values(), 0)
-    for name, size in sizes.by_name.items():
-        items[_ITEMS[name.partition(" ")[0]]] += size  # the image may have several buffers
-    for name, item, part in (("kv", "kv_ring", sizes.rings), ("logits", "taps", sizes.taps)):
-        if part:
-            items |= {name: items[name] - part, item: part}
-    return items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,7 +435,7 @@ class _Module:
             UnsupportedError: the accelerator cannot return one of the values ``request.taps``.
         """
         check_taps(request.device, self.options, request.taps)
-        buffers = _items(buffer_bytes(bundle, self.options, request.limits.positions, request.taps))
+        buffers = plan_items(buffer_bytes(bundle, self.options, request.limits.positions, request.taps))
         if request.taps:
             buffers["taps"] += host_bytes(bundle, request.limits, request.taps)
         embedding = bundle.tensors[embedding_name(build_graph(bundle.config))]

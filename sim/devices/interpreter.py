@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.device import Kind
+from edgedec.device import Kind, LoopAccess
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause
@@ -64,6 +64,7 @@ class InterpreterDevice:
 
     name = "interpreter"
     kind: Kind = "simulated"
+    loop_access = LoopAccess()
 
     def __init__(self, config: AcceleratorConfig, rtlil_hash: int = 0) -> None:
         self.clock_hz = config.clock_hz

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.device import LoopAccess
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.progress import Progress, silent
 from edgedec.sim.cxxrtl.accelerator import accelerator_library
@@ -24,6 +25,8 @@ class SimulatedDevice(MachineDevice):
     Members:
         simulation: access to injected faults, recorded ports and counts of the buses.
     """
+
+    loop_access = LoopAccess()
 
     def __init__(self, simulation: Simulation, contents: NDArray[np.uint8], clock_hz: float) -> None:
         super().__init__("sim", simulation, contents, clock_hz=clock_hz)

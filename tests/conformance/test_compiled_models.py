@@ -28,7 +28,7 @@ from edgedec.runtime.loop.inputs import SUBMIT
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.planning.speculation import create_policy, create_verifier
 from edgedec.runtime.protocols import I32, Draft, Drafter, Limits, Request, Target, TargetInfo, TokenTree
-from edgedec.runtime.rounds.compiled import compiled_text, say_python
+from edgedec.runtime.rounds.compiled_text import compiled_text, say_python
 from edgedec.runtime.rounds.cost import ObservedCost
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig

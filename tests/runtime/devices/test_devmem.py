@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edgedec.device import open_device
+from edgedec.device import CacheSettings, open_device
 from edgedec.errors import DeviceError
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.devices._memory_ports import MEMORY_PORTS
@@ -28,7 +30,7 @@ def udmabuf(system: Path, name: str, **settings: str) -> Path:
     for key, value in values.items():
         (folder / key).write_text(value + "\n")
     device = system / "dev" / name
-    device.parent.mkdir(exist_ok=True)
+    device.parent.mkdir(parents=True, exist_ok=True)
     device.write_bytes(bytes(2 * PAGE))
     return folder
 
@@ -56,6 +58,30 @@ def test_a_buffer_is_synchronized_by_its_settings(tmp_path: Path) -> None:
         act(PAGE, 64)
         names = ("sync_offset", "sync_size", "sync_direction", action)
         assert [int((folder / name).read_text()) for name in names] == [PAGE, 64, direction, 1]
+
+
+def test_the_compiled_loop_gets_the_settings_as_open_files(tmp_path: Path) -> None:
+    folder = udmabuf(tmp_path, "edgedec0")
+    for name in ("offset", "size", "direction", "for_device", "for_cpu"):
+        (folder / f"sync_{name}").write_text("")
+    (buffer,) = find_buffers(tmp_path)
+    settings = buffer.cache_settings(PAGE)
+    assert isinstance(settings, CacheSettings)
+    assert settings.start == PAGE
+    for name in ("offset", "size", "direction", "for_device", "for_cpu"):
+        os.pwrite(getattr(settings, name), name.encode(), 0)
+        assert (folder / f"sync_{name}").read_text() == name
+    assert buffer.cache_settings(0) == replace(settings, start=0)  # the same files
+    (coherent,) = find_buffers(_coherent(tmp_path))
+    assert coherent.cache_settings(0) == "coherent"
+    other = udmabuf(tmp_path / "without", "edgedec0")
+    with pytest.raises(DeviceError, match=rf"{other}/sync_offset cannot be written: .*; run as root"):
+        find_buffers(tmp_path / "without")[0].cache_settings(0)
+
+
+def _coherent(folder: Path) -> Path:
+    udmabuf(folder / "coherent", "edgedec0", dma_coherent="1")
+    return folder / "coherent"
 
 
 def test_a_coherent_buffer_is_not_synchronized(tmp_path: Path) -> None:

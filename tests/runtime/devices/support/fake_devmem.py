@@ -33,6 +33,9 @@ class Piece:
     def invalidate(self, start: int, size_bytes: int) -> None:
         self._buffer.invalidate(start, size_bytes)
 
+    def cache_settings(self, start: int) -> None:
+        """Have no settings, so that every write of the compiled loop comes through ``flush``."""
+
 
 class Accelerator:
     """The accelerator as words at an address, and as a clock that runs while somebody sleeps."""

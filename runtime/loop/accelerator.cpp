@@ -1,0 +1,385 @@
+#include "accelerator.hpp"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+namespace edgedec {
+namespace {
+
+constexpr int64_t kBest = 1, kWholeRows = 2;  // values of the field `logits`
+constexpr int64_t kResultBytes = 8;
+constexpr double kFirstSlice = 0.01, kLongestSlice = 1.0;  // seconds between two looks at the registers, if `wait` is called
+
+struct Failed {
+    PassFailure why;
+};
+
+// Orders accesses to buffers and to registers, also for an accelerator that is no processor.
+void barrier() {
+#if defined(__aarch64__)
+    __asm__ volatile("dsb sy" ::: "memory");
+#else
+    __sync_synchronize();
+#endif
+}
+
+// A result of a row: its scale, and the likeliest tokens.
+struct Scale {
+    uint16_t mantissa;
+    int16_t exponent;
+    uint32_t sum;
+};
+struct Found {
+    int32_t logit, id;
+};
+
+class Accelerator {
+  public:
+    explicit Accelerator(AcceleratorArguments& arguments) : own_(arguments) {}
+
+    void start(int64_t rows) {
+        fill(rows);
+        if (own_.flush) called(own_.flush());
+        synchronize(own_.flush_files, own_.input_bytes);
+        check_owner();
+        ring_pass(rows, own_.likeliest ? kBest : kWholeRows);
+    }
+
+    void finish() {
+        own_.seconds = 0;
+        const int64_t rows = running_rows();
+        end(own_.likeliest ? result_bytes() : output_bytes(), rows);
+        own_.found = own_.likeliest ? std::min(own_.top_k, own_.vocab) : 0;
+        if (own_.likeliest && read_best(rows)) return;
+        if (own_.likeliest) {  // tokens that it has not found may be among the likeliest: whole rows say
+            check_owner();
+            ring_pass(rows, kWholeRows);
+            end(output_bytes(), rows);
+        }
+        own_.found = 0;
+        read_rows(rows);
+    }
+
+    void commit(int64_t past, const int32_t* nodes, int64_t count, int64_t rows) {
+        int64_t chosen = 0;
+        for (int64_t at = 0; at < count; ++at) chosen |= int64_t{1} << nodes[at];
+        check_owner();
+        write(own_.commit_slots_at, chosen);
+        write(own_.parameters_at, rows | past << own_.committed_shift);
+        ring(own_.commit_bit, own_.committed_bit);
+        end(0, 0);
+    }
+
+  private:
+    // The number of rows of the running pass is that of the last sequence that was written.
+    int64_t running_rows() const { return own_.sequences[0]; }
+    int64_t result_bytes() const { return kResultBytes * own_.slots * (1 + own_.top_k); }
+    int64_t output_bytes() const { return own_.rows_at + own_.vocab * own_.row_bytes; }
+
+    void called(int64_t result) const {
+        if (result < 0) throw Failed{PassFailure::called};
+    }
+
+    uint32_t read(int64_t offset) {
+        ++own_.accesses;
+        if (own_.registers) return own_.registers[offset / 4];
+        const int64_t value = own_.read(offset);
+        called(value);
+        return static_cast<uint32_t>(value);
+    }
+
+    void write(int64_t offset, int64_t value) {
+        ++own_.accesses;
+        if (own_.registers) {
+            own_.registers[offset / 4] = static_cast<uint32_t>(value);
+        } else {
+            called(own_.write(offset, value));
+        }
+    }
+
+    uint64_t read_long(int64_t offset) {
+        const uint64_t low = read(offset);
+        return low | static_cast<uint64_t>(read(offset + 4)) << 32;
+    }
+
+    void check_owner() {
+        if (read_long(own_.input_address_at) != static_cast<uint64_t>(own_.input_address)) throw Failed{PassFailure::owner};
+    }
+
+    void ring_pass(int64_t rows, int64_t logits) {
+        const int64_t past = own_.sequences[1];
+        write(own_.parameters_at, rows | past << own_.committed_shift | logits << own_.logits_shift);
+        for (int64_t row = 0; row < rows; ++row) write(own_.position_at + 4 * row, own_.positions[row]);
+        for (int64_t row = 0; row < rows; ++row) write(own_.mask_at + 4 * row, static_cast<int64_t>(own_.visible[row]));
+        ring(own_.start_bit, own_.done_bit);
+    }
+
+    void ring(int64_t doorbell, int64_t event) {
+        own_.pending = event;
+        barrier();
+        write(own_.events_at, own_.done_bit | own_.error_bit | own_.committed_bit);
+        write(own_.control_at, doorbell);
+    }
+
+    // Waits for the end of what runs, counts it, and makes the first bytes of the output buffer readable. `rows` is 0 for a commit.
+    void end(int64_t bytes, int64_t rows) {
+        double left = own_.patience_seconds, part = own_.wait ? kFirstSlice : own_.poll_seconds;
+        for (;;) {
+            part = std::min(part, left);
+            const bool interrupted = pause(part);
+            // The status comes first, so that an operation that ends between the two reads is not missed.
+            const uint32_t status = read(own_.status_at);
+            const auto events = static_cast<int64_t>(read(own_.events_at));
+            left -= part;
+            if (own_.wait) part = std::min(2 * part, kLongestSlice);
+            if (events & own_.error_bit) throw Failed{PassFailure::error};
+            if (events & own_.pending) {
+                own_.quiet += !interrupted;
+                break;
+            }
+            if (events) throw Failed{PassFailure::silent};
+            if (!(status & own_.busy_bits)) throw Failed{PassFailure::idle};
+            if (left <= 0) throw Failed{PassFailure::silent};
+        }
+        own_.pending = 0;
+        barrier();
+        count(rows);
+        if (!bytes) return;
+        if (own_.fetch) called(own_.fetch(bytes));
+        synchronize(own_.fetch_files, bytes);
+    }
+
+    static void synchronize(const CacheFiles& files, int64_t bytes) {
+        if (files.action < 0) return;
+        put_number(files.offset, files.start);
+        put_number(files.size, bytes);
+        put_number(files.direction, files.value);
+        put_number(files.action, 1);
+    }
+
+    static void put_number(int64_t file, int64_t number) {
+        char text[24];
+        const int length = std::snprintf(text, sizeof(text), "%lld", static_cast<long long>(number));
+        if (pwrite(static_cast<int>(file), text, static_cast<size_t>(length), 0) != length) throw Failed{PassFailure::called};
+    }
+
+    // Waits for the interrupt, or the time between two looks at the registers. Returns whether there was an interrupt.
+    bool pause(double seconds) {
+        if (own_.wait) {
+            const int64_t interrupted = own_.wait(seconds);
+            called(interrupted);
+            return interrupted > 0;
+        }
+        timespec time{0, static_cast<decltype(time.tv_nsec)>(seconds * 1e9)};
+        nanosleep(&time, nullptr);
+        return true;
+    }
+
+    void count(int64_t rows) {
+        write(own_.control_at, own_.latch_bit);
+        uint64_t cycles = 0;
+        for (int64_t at = 0; at < kCounters; ++at) {
+            const uint64_t count = read_long(own_.counters_at + 8 * at);
+            own_.counters[at] += static_cast<int64_t>(count);
+            if (!at) cycles = count;
+        }
+        const bool estimated = rows && !cycles && own_.estimate;
+        const double seconds = estimated ? own_.estimate(rows, own_.sequences[1]) : static_cast<double>(cycles) / own_.clock_hz;
+        own_.seconds += seconds;
+        own_.busy_seconds += seconds;
+        own_.passes += rows > 0;
+        own_.commits += rows == 0;
+        own_.rows += rows;
+    }
+
+    // Writes the rows of a pass; slots without a row are zero, as those that had one before become.
+    void fill(int64_t rows) {
+        const int64_t written = std::max(rows, own_.written);
+        own_.written = rows;
+        own_values().resize(static_cast<size_t>(std::max(own_.width, own_.pairs)));
+        int32_t* values = own_values().data();
+        for (int64_t slot = 0; slot < written; ++slot) {
+            if (slot < rows) {
+                to_fixed(own_.embed + slot * own_.width, values);
+            } else {
+                std::fill_n(values, own_values().size(), 0);
+            }
+            put(own_.rows_start, own_.width, slot, values);
+            for (int64_t turn = 0; turn < own_.turns; ++turn) {
+                const auto bytes = static_cast<size_t>(own_.pairs) * sizeof(int32_t);
+                if (slot < rows) std::memcpy(values, own_.angles[turn] + 2 * own_.positions[slot] * own_.pairs, bytes);
+                put(own_.angles_start[turn], own_.pairs, slot, values);
+            }
+        }
+    }
+
+    static std::vector<int32_t>& own_values() {
+        thread_local std::vector<int32_t> values;
+        return values;
+    }
+
+    void to_fixed(const double* from, int32_t* to) const {
+        const double scale = own_.scale, per_unit = own_.per_unit, most = own_.most;
+        for (int64_t at = 0; at < own_.width; ++at) {
+            const double scaled = std::floor(from[at] * scale * per_unit + 0.5);
+            const double low = scaled < -most ? -most : scaled;
+            to[at] = static_cast<int32_t>(low > most ? most : low);
+        }
+    }
+
+    // Writes a slot's value of each item that begins at a logical address, in pieces that lie within the piece of a port.
+    void put(int64_t start, int64_t count, int64_t slot, const int32_t* values) const {
+        const int64_t piece = std::min(own_.item_bytes, own_.port_bytes), first = start + 4 * slot / piece * piece;
+        uint8_t* input = own_.input + 4 * slot % piece;
+        if (own_.item_bytes < own_.port_bytes) {  // several items have one piece
+            for (int64_t item = 0; item < count; ++item) {
+                const int64_t logical = first + item * own_.item_bytes;
+                store(input + own_.places[logical / own_.port_bytes] + logical % own_.port_bytes, values[item]);
+            }
+            return;
+        }
+        const int64_t step = own_.item_bytes / own_.port_bytes;
+        const int32_t* places = own_.places + first / own_.port_bytes;
+        for (int64_t item = 0; item < count; ++item) store(input + places[item * step], values[item]);
+    }
+
+    static void store(uint8_t* to, int32_t value) { std::memcpy(to, &value, sizeof(value)); }
+
+    double unit_of(int64_t slot) const {
+        Scale scale;
+        std::memcpy(&scale, own_.output + kResultBytes * slot, sizeof(scale));
+        return std::ldexp(static_cast<double>(scale.mantissa), static_cast<int>(scale.exponent + own_.logit_exponent));
+    }
+
+    // A logit as float32. Rounding may not make a smaller integer equal to the largest of the row.
+    static float as_float(int64_t value, double unit, int64_t most, float top) {
+        const auto rounded = static_cast<float>(static_cast<double>(value) * unit);
+        return rounded == top && value < most ? std::nextafter(top, -HUGE_VALF) : rounded;
+    }
+
+    // Reads the likeliest tokens of each row. Returns false if tokens that were not found may belong to these.
+    bool read_best(int64_t rows) {
+        for (int64_t row = 0; row < rows; ++row)
+            if (!read_best_of(row)) return false;
+        return true;
+    }
+
+    bool read_best_of(int64_t row) {
+        struct Token {
+            bool padding;
+            float logit;
+            int32_t id, integer;
+        };
+        Token tokens[kMostFound];
+        const int64_t count = own_.found, needed = std::min(own_.likeliest, own_.ids);
+        const double unit = unit_of(row);
+        int64_t most = INT64_MIN, own = 0;
+        for (int64_t at = 0; at < count; ++at) {
+            Found found;
+            std::memcpy(&found, own_.output + kResultBytes * (own_.slots * (1 + at) + row), sizeof(found));
+            if (found.id < 0 || found.id >= own_.vocab) throw Failed{PassFailure::ids};
+            tokens[at] = {found.id >= own_.ids, 0, found.id, found.logit};
+            most = std::max<int64_t>(most, found.logit);
+            own += found.id < own_.ids;
+        }
+        if (own < needed) return false;
+        const auto top = static_cast<float>(static_cast<double>(most) * unit);
+        const int64_t last = tokens[count - 1].integer;
+        float* logits = own_.logits + row * own_.vocab;
+        int32_t* ids = own_.found_ids + row * count;
+        for (int64_t at = 0; at < count; ++at) {
+            tokens[at].logit = as_float(tokens[at].integer, unit, most, top);
+            logits[tokens[at].id] = tokens[at].logit;
+            ids[at] = tokens[at].id;
+        }
+        // The next smaller integer is the largest that a token has which was not found, unless it equals the last one.
+        const float below = as_float(last - 1, unit, most, top), last_logit = tokens[count - 1].logit;
+        std::sort(ids, ids + count);
+        std::sort(tokens, tokens + count, [](const Token& a, const Token& b) {
+            if (a.padding != b.padding) return b.padding;
+            return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+        });
+        const float least = tokens[needed - 1].logit;
+        if (count == own_.vocab || last_logit < least) return true;
+        // Logits that equal the least one have to be found. Those of the last integer that were not found have larger ids.
+        return below < least && std::all_of(tokens, tokens + count, [&](const Token& token) {
+            return token.logit != least || token.integer == last;
+        });
+    }
+
+    void read_rows(int64_t rows) {
+        for (int64_t row = 0; row < rows; ++row) {
+            const double unit = unit_of(row);
+            const uint8_t* from = own_.output + own_.rows_at + 4 * row;
+            float* logits = own_.logits + row * own_.vocab;
+            int32_t most = INT32_MIN;
+            for (int64_t id = 0; id < own_.vocab; ++id) most = std::max(most, integer(from + id * own_.row_bytes));
+            const auto top = static_cast<float>(static_cast<double>(most) * unit);
+            for (int64_t id = 0; id < own_.vocab; ++id) logits[id] = as_float(integer(from + id * own_.row_bytes), unit, most, top);
+        }
+    }
+
+    static int32_t integer(const uint8_t* from) {
+        int32_t value;
+        std::memcpy(&value, from, sizeof(value));
+        return value;
+    }
+
+    AcceleratorArguments& own_;
+};
+
+// Calls a function; returns 0, or 1 with the reason in `failure`.
+template <class Function>
+int32_t succeeds(AcceleratorArguments& arguments, const Function& function) {
+    try {
+        function();
+    } catch (const Failed& failed) {
+        arguments.failure = static_cast<int64_t>(failed.why);
+        return 1;
+    }
+    return 0;
+}
+
+bool is_power(int64_t number) { return number > 0 && !(number & (number - 1)); }
+
+}  // namespace
+
+const char* accelerator_fault(const AcceleratorArguments& arguments) {
+    const AcceleratorArguments& own = arguments;
+    if (!own.registers && (!own.read || !own.write || !own.wait)) return "registers are neither mapped nor called";
+    if (!own.wait && !(own.poll_seconds > 0 && own.poll_seconds < 1)) return "the time between two looks is not 0 to 1 s";
+    if (!(own.patience_seconds > 0 && own.clock_hz > 0 && own.per_unit > 0)) return "a time or a unit is not positive";
+    if (own.slots < 1 || own.slots > kMostSlots || own.turns < 0 || own.turns > kMostTurns || own.pairs < 0 || own.width < 1)
+        return "the rows of a pass are out of range";
+    if (!own.places || !is_power(own.port_bytes) || !is_power(own.item_bytes) || own.port_bytes < 4 || own.item_bytes < 4 * own.slots ||
+        own.rows_start % std::min(own.item_bytes, own.port_bytes))
+        return "the layout of the input buffer is out of range";
+    if (own.vocab < 1 || own.ids < 1 || own.ids > own.vocab || own.top_k < 0 || std::min(own.top_k, own.vocab) > kMostFound ||
+        own.likeliest < 0 || own.likeliest > own.top_k || own.row_bytes < 4 * own.slots)
+        return "the layout of the output buffer is out of range";
+    return nullptr;
+}
+
+int32_t accelerator_submit(void* session, int64_t rows, int64_t) {
+    auto& arguments = *static_cast<AcceleratorArguments*>(session);
+    return succeeds(arguments, [&] { Accelerator(arguments).start(rows); });
+}
+
+int32_t accelerator_wait(void* session) {
+    auto& arguments = *static_cast<AcceleratorArguments*>(session);
+    return succeeds(arguments, [&] { Accelerator(arguments).finish(); });
+}
+
+int32_t accelerator_move(const int64_t*, int64_t, void* session, const int32_t*, int64_t, int64_t, int64_t start, const int32_t* nodes,
+                         int64_t count) {
+    auto& arguments = *static_cast<AcceleratorArguments*>(session);
+    return succeeds(arguments, [&] { Accelerator(arguments).commit(start, nodes, count, arguments.sequences[0]); });
+}
+
+}  // namespace edgedec

@@ -1,0 +1,93 @@
+// An accelerator as a target of the compiled loop: it writes the input buffer, rings, waits, and reads the results. The
+// definition is Python's: runtime/driver/driver.py, hw/compiler/host.py and runtime/accelerator/float_logits.py.
+#pragma once
+
+#include <cstdint>
+
+namespace edgedec {
+
+constexpr int64_t kMostSlots = 8;    // rows of a pass
+constexpr int64_t kMostTurns = 2;    // tables of angles
+constexpr int64_t kCounters = 6;     // registers counter_..., of 64 bits each
+constexpr int64_t kMostFound = 64;   // likeliest tokens of a row
+
+// Why an operation did not succeed.
+enum class PassFailure : int64_t {
+    none = 0,
+    called = 1,    // a function of the device failed
+    owner = 2,     // the accelerator has the addresses of another driver
+    error = 3,     // the accelerator stopped with an error
+    silent = 4,    // it gave no answer in time
+    idle = 5,      // nothing runs on it, and there was no answer
+    ids = 6,       // it gave ids outside of the vocabulary
+};
+
+// Files of the settings of a buffer of u-dma-buf (runtime/driver/udmabuf.py), whose writing makes the host's cache agree with
+// memory from `start` on. With `action` below 0 there are none.
+struct CacheFiles {
+    int64_t offset, size, direction, action;
+    int64_t start, value;  // value: of the direction
+};
+
+// An accelerator with a program, as `AcceleratorArguments` of runtime/accelerator/lending.py lays it out. Offsets are in bytes.
+struct AcceleratorArguments {
+    // The arrays that the loop writes and reads are those of TargetArguments.
+    const double* embed;
+    const int64_t* positions;
+    const uint64_t* visible;
+    const int64_t* sequences;
+    float* logits;
+    int32_t* found_ids;
+    int64_t found;   // ids of each row; 0: whole rows
+    double seconds;  // the last pass took them
+    // Its registers, mapped as words; null: `read` and `write` are called. `wait` returns 1 with an interrupt and 0 without; null:
+    // the registers are read every `poll_seconds`. `flush` writes the host's cache of the input buffer back, and `fetch`
+    // discards that of the first bytes of the output buffer; null: the files do it, or memory is coherent. All return a negative
+    // number if they fail.
+    volatile uint32_t* registers;
+    int64_t (*read)(int64_t offset);
+    int64_t (*write)(int64_t offset, int64_t value);
+    int64_t (*wait)(double seconds);
+    int64_t (*flush)();
+    int64_t (*fetch)(int64_t bytes);
+    CacheFiles flush_files, fetch_files;
+    double poll_seconds, patience_seconds, clock_hz;
+    // Places of registers, bits of their fields, and the address of the input buffer, which shows whose the accelerator is.
+    int64_t input_address_at, parameters_at, position_at, mask_at, commit_slots_at, control_at, status_at, events_at, counters_at;
+    int64_t committed_shift, logits_shift, start_bit, commit_bit, latch_bit, busy_bits, done_bit, error_bit, committed_bit;
+    int64_t input_address;
+    // The input buffer: rows of the residual, then tables of angles. `places` has the offset of each piece of `port_bytes` in the
+    // memory, which is dealt out to the read ports.
+    uint8_t* input;
+    const int32_t* places;
+    int64_t input_bytes, port_bytes, slots, width, item_bytes, rows_start;
+    double scale, per_unit, most;  // `per_unit` is a power of two, so that no product with it is rounded
+    const int16_t* angles[kMostTurns];  // [positions][pairs][2]
+    int64_t angles_start[kMostTurns];
+    int64_t turns, pairs;
+    // The output buffer: scales [slots], the likeliest [top_k][slots], and whole rows of `row_bytes` for each id from `rows_at` on.
+    const uint8_t* output;
+    int64_t top_k, vocab, ids, logit_exponent, rows_at, row_bytes;
+    int64_t likeliest;  // tokens of each row that the text needs; 0: whole rows
+    // Returns the seconds of a pass, for a device without a clock; null: it has one.
+    double (*estimate)(int64_t rows, int64_t past);
+    // The work so far: passes with their rows, commits, the seconds of both, and the sums of their counters.
+    int64_t passes, rows, commits;
+    double busy_seconds;
+    int64_t counters[kCounters];
+    int64_t accesses, quiet;  // accesses to registers; ends without an interrupt
+    int64_t pending;          // the bit of the event that ends what runs; 0: nothing runs
+    int64_t failure;          // a `PassFailure`
+    int64_t written;          // rows of the input buffer that are not zero
+};
+
+// Returns what is out of range; null: nothing is.
+const char* accelerator_fault(const AcceleratorArguments& arguments);
+
+// `submit`, `wait` and `move` of TargetArguments, whose `session` and `cache` are AcceleratorArguments.
+int32_t accelerator_submit(void* session, int64_t rows, int64_t results);
+int32_t accelerator_wait(void* session);
+int32_t accelerator_move(const int64_t* numbers, int64_t count, void* session, const int32_t* blocks, int64_t stride, int64_t held,
+                         int64_t start, const int32_t* nodes, int64_t rows);
+
+}  // namespace edgedec

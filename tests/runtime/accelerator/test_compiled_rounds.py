@@ -1,0 +1,258 @@
+"""Compare texts that the compiled loop writes on an accelerator with those of Python's loop, also after faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.device import LoopAccess
+from edgedec.errors import DeviceError
+from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.hw.isa.striping import stripe
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime import loop
+from edgedec.runtime.accelerator import opening
+from edgedec.runtime.accelerator.lending import lender_of
+from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.driver.regions import ADDRESS_REGISTERS
+from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.sampling.sampling import SamplingConfig
+from edgedec.runtime.session.answer import Answer
+from edgedec.runtime.session.session import Session
+from edgedec.runtime.targets.accelerator import ProgramTarget
+from edgedec.schemes import FloatWeight, TernaryWeight
+from tests.runtime.driver.support.fake_faulty_device import FaultyDevice
+
+pytestmark = pytest.mark.skipif(loop.load() is None, reason="the loop's library was not built (no C++ compiler)")
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "vocab_size": 48,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+OPTIONS = AcceleratorOptions(overrides={"slots": 8})
+GREEDY = SamplingConfig(temperature=0)
+PROMPT = np.array(([5, 9, 12, 7] * 5)[:18], np.int32)
+TOKENS = 20
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("with a space") / "model.edgedec"
+    write_random_bundle(folder, CONFIG, "ternary")
+    return folder
+
+
+@contextmanager
+def opened(path: Path, drafter: str = "none", tree: str = "static", *, compiled: bool = True) -> Iterator[Session]:
+    """Open a session on the interpreter, whose rounds are Python's with ``compiled`` False."""
+    spec = SpecConfig(drafter=drafter, policy=tree)
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(loop, "load", lambda: None)
+        with Session.open(path, device="interpreter", accelerator=OPTIONS, spec=spec) as session:
+            yield session
+
+
+def target_of(session: Session) -> ProgramTarget:
+    target = session.target
+    assert isinstance(target, ProgramTarget)
+    return target
+
+
+def lent_passes(session: Session) -> int:
+    """Return the number of passes that the compiled loop has run."""
+    lender = target_of(session).compiled
+    assert lender is not None
+    return int(lender.arguments.passes)
+
+
+def write(session: Session, sampling: SamplingConfig = GREEDY, prompt: Sequence[int] = tuple(PROMPT)) -> Answer:
+    return session.generate(np.array(prompt, np.int32), n_predict=TOKENS, sampling=sampling, ignore_eos=True)
+
+
+def both(
+    path: Path, sampling: SamplingConfig = GREEDY, drafter: str = "none", tree: str = "static"
+) -> tuple[Answer, Answer]:
+    """Return the answers of the two loops; most of the passes of the first one were the compiled loop's."""
+    with opened(path, drafter, tree) as session:
+        first = write(session, sampling)
+        assert lent_passes(session) >= 0.8 * target_of(session).counters.passes - 3  # the prompt has three
+    with opened(path, drafter, tree, compiled=False) as session:
+        assert target_of(session).compiled is None
+        return first, write(session, sampling)
+
+
+def test_a_plain_text_and_its_counters_are_those_of_python(path: Path) -> None:
+    compiled, python = both(path)
+    assert compiled.tokens == python.tokens
+    device, other = (one.timings.as_json()["accelerator"] for one in (compiled, python))
+    assert device["decode"] == other["decode"]
+    assert device["decode"]["passes"] == TOKENS
+    assert device["decode"]["beats"] > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("drafter", "tree"), [("ngram", "chain"), ("copy", "static"), ("stand", "dynamic"), ("auto", "hardware")]
+)
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingConfig(temperature=1.1, top_k=4, top_p=0.9, seed=3)])
+def test_texts_with_guesses_are_those_of_python(path: Path, drafter: str, tree: str, sampling: SamplingConfig) -> None:
+    compiled, python = both(path, sampling, drafter, tree)
+    assert compiled.tokens == python.tokens
+    assert (
+        compiled.timings.rounds.drafted > 0 or drafter == "auto"
+    )  # to whom guesses do not pay beside so small a model
+
+
+@pytest.mark.thorough
+def test_rows_that_move_are_committed(path: Path) -> None:
+    with opened(path, "stand", "static") as session:
+        for _ in range(3):
+            answer = write(session)
+        assert target_of(session).counters.commits > 0
+        assert lent_passes(session) > 0
+    with opened(path) as session:
+        assert write(session).tokens == answer.tokens
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingConfig(temperature=1.0, top_k=3, seed=5),  # the device finds them
+        SamplingConfig(temperature=1.0, top_k=0, top_p=0.8, seed=6),  # whole rows are read
+        SamplingConfig(temperature=0, repeat_penalty=1.5),  # changes logits
+    ],
+)
+def test_samples_are_those_of_python(path: Path, sampling: SamplingConfig) -> None:
+    compiled, python = both(path, sampling)
+    assert compiled.tokens == python.tokens
+
+
+def test_the_input_is_that_of_python(path: Path) -> None:
+    """Slots that had a row in an earlier pass are zero again, and the bytes lie as the read ports take them."""
+    with opened(path) as session:
+        tokens = [*PROMPT.tolist(), *write(session).tokens]
+        driver = target_of(session).driver
+        last = len(tokens) - 2  # the row of the last pass; the last token has none
+        image = driver.host.input(np.array([tokens[last]], np.int32), np.array([last], np.int32))
+        config = driver.program.config
+        expected = stripe(image, ports=config.ports, port_bytes=config.port_bytes)
+        assert driver.regions["input"].array[: expected.size].tolist() == expected.tolist()
+
+
+@pytest.mark.thorough
+def test_states_that_take_turns_write_their_own_texts(path: Path) -> None:
+    with opened(path) as session:
+        whole = write(session).tokens
+        other = write(session, prompt=(3, 1, 4, 1, 5)).tokens
+        assert write(session).tokens == whole
+        assert write(session, prompt=(*PROMPT.tolist(), *whole[:7])).tokens[: TOKENS - 7] == whole[7:]
+    with opened(path, compiled=False) as session:
+        assert (write(session).tokens, write(session, prompt=(3, 1, 4, 1, 5)).tokens) == (whole, other)
+
+
+@contextmanager
+def faulty(path: Path) -> Iterator[tuple[Session, FaultyDevice]]:
+    devices, before = list[FaultyDevice](), opening.open_device
+
+    def wrapped(*arguments: Any, **options: Any) -> FaultyDevice:
+        device = FaultyDevice(before(*arguments, **options))
+        device.loop_access = LoopAccess()  # type: ignore[attr-defined]
+        device.recorded_name = "interpreter"  # type: ignore[attr-defined]
+        devices.append(device)
+        return device
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgedec.runtime.targets.accelerator.open_device", wrapped)
+        with opened(path) as session:
+            yield session, devices[0]
+
+
+def at_read(device: FaultyDevice, number: int, act: Callable[[], object]) -> None:
+    """Call a function before a read of a register, in the middle of a call of the compiled loop."""
+    reads = iter(range(1, number + 1))
+
+    def count(offset: int) -> None:
+        if next(reads, 0) == number:
+            act()
+
+    device.before_read = count
+
+
+def test_ctrl_c_in_a_pass_ends_the_answer_and_nothing_else(path: Path) -> None:
+    with faulty(path) as (session, device):
+        whole = write(session).tokens
+        at_read(device, 200, lambda: setattr(device, "interrupted_waits", 1))
+        with pytest.raises(KeyboardInterrupt):
+            write(session)
+        assert not device.interrupted_waits
+        assert write(session).tokens == whole
+
+
+def test_a_read_that_fails_is_the_error_of_the_answer(path: Path) -> None:
+    with faulty(path) as (session, device):
+        whole = write(session).tokens
+        at_read(device, 200, lambda: setattr(device, "failing_reads", 1_000_000))
+        with pytest.raises(DeviceError, match="no answer to a read of 0x"):
+            write(session)
+        device.failing_reads = 0
+        assert write(session).tokens == whole
+
+
+def test_a_pass_that_never_ends_is_reported_with_its_instruction(path: Path) -> None:
+    with faulty(path) as (session, device):
+        whole, driver = write(session).tokens, target_of(session).driver
+        device.frozen = True
+        driver.max_cycles = 1000
+        lender = target_of(session).compiled
+        assert lender is not None
+        lender.arguments.patience_seconds = 1000 / device.clock_hz
+        with pytest.raises(DeviceError, match=r"gave no answer within 1000 cycles; \d+ instructions were issued"):
+            write(session)
+        device.frozen = False
+        assert write(session).tokens == whole
+
+
+def test_an_accelerator_that_another_driver_has_taken_is_left_alone(path: Path) -> None:
+    offset = REGISTER_MAP.offsets()[ADDRESS_REGISTERS["input"]]
+    with faulty(path) as (session, device):
+        write(session)
+        at_read(device, 200, lambda: device.write_register(offset, 0x1000))
+        with pytest.raises(DeviceError, match=r"its input_address is 0x.*1000, not 0x.*open one driver at a time"):
+            write(session)
+
+
+@pytest.mark.thorough
+def test_ends_without_an_interrupt_are_noticed_and_said(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with faulty(path) as (session, device):
+        whole = write(session).tokens
+        caplog.clear()
+        device.interrupt_is_cut = True
+        assert write(session).tokens == whole
+        assert caplog.text.count("ended without an interrupt") == 1
+
+
+def test_a_wrapped_device_or_another_embedding_keeps_pythons_loop(path: Path) -> None:
+    with faulty(path) as (session, device):
+        del device.loop_access  # type: ignore[attr-defined]
+        target = target_of(session)
+        assert lender_of(target.driver, FloatWeight(values=np.zeros((48, 32), np.float32)), ids=48, cost=None) is None
+        device.loop_access = LoopAccess()  # type: ignore[attr-defined]
+        assert lender_of(target.driver, FloatWeight(values=np.zeros((48, 32), np.float32)), ids=48, cost=None)
+        trits = TernaryWeight(trits=np.zeros((1, 48, 32), np.int8), scale=np.ones(1, np.float32), group_size=0)
+        assert lender_of(target.driver, trits, ids=48, cost=None) is None

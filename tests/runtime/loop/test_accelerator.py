@@ -1,0 +1,307 @@
+"""Test what the compiled loop reads from and writes to an accelerator's memory, with registers that stand still.
+
+The event of the doorbell is set from the beginning, so that a pass has ended as soon as it is submitted.
+"""
+
+from __future__ import annotations
+
+from ctypes import addressof
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from edgedec.errors import EdgedecError
+from edgedec.hw.compiler.host import Results
+from edgedec.hw.isa.output_layout import ROWS_OFFSET
+from edgedec.hw.isa.striping import physical_address
+from edgedec.reference.integer_profile.values import Logits
+from edgedec.runtime import loop
+from edgedec.runtime.accelerator.float_logits import float_logits, found_likeliest
+from edgedec.runtime.accelerator.lending import AcceleratorArguments
+
+LIBRARY = loop.load()
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
+
+SLOTS, WIDTH, PAIRS, VOCAB, IDS, TOP_K = 4, 5, 3, 24, 22, 4
+ROW_BYTES, ITEM_BYTES = 4 * SLOTS, 4 * SLOTS
+PORTS, PORT_BYTES = 2, 8
+DONE, ERROR, COMMITTED = 1, 2, 4
+AT = {
+    "input_address_at": 0,
+    "parameters_at": 8,
+    "commit_slots_at": 12,
+    "position_at": 16,
+    "mask_at": 48,
+    "control_at": 80,
+    "status_at": 84,
+    "events_at": 88,
+    "counters_at": 96,
+}
+
+
+class Still:
+    """An accelerator that has always ended already, with the cycles 100, 101, ... in its counters."""
+
+    def __init__(self, **members: Any) -> None:
+        self.registers = np.zeros(64, np.uint32)
+        self.registers[AT["input_address_at"] // 4] = 0x5000
+        self.registers[AT["counters_at"] // 4 :: 2][:6] = range(100, 106)
+        self.embed, self.logits = np.zeros((SLOTS, WIDTH)), np.zeros((SLOTS, VOCAB), np.float32)
+        self.positions, self.visible = np.arange(SLOTS, dtype=np.int64) + 7, np.arange(SLOTS, dtype=np.uint64) + 1
+        self.sequences, self.found_ids = np.array([[1, 7]], np.int64), np.zeros((SLOTS, TOP_K), np.int32)
+        self.angles = np.arange(16 * PAIRS * 2, dtype=np.int16).reshape(16, PAIRS, 2)
+        self.input = np.zeros(2 * 4096, np.uint8)
+        self.output = np.zeros(ROWS_OFFSET + VOCAB * ROW_BYTES, np.uint8)
+        pieces = range(0, self.input.size, PORT_BYTES)
+        self.places = np.array([physical_address(at, ports=PORTS, port_bytes=PORT_BYTES) for at in pieces], np.int32)
+        names = (
+            "embed",
+            "positions",
+            "visible",
+            "sequences",
+            "logits",
+            "found_ids",
+            "registers",
+            "input",
+            "output",
+            "places",
+        )
+        self.arguments = AcceleratorArguments(
+            **{name: getattr(self, name).ctypes.data for name in names},
+            **AT,
+            poll_seconds=1e-6,
+            patience_seconds=1e-4,
+            clock_hz=1000.0,
+            committed_shift=4,
+            logits_shift=24,
+            start_bit=1,
+            commit_bit=2,
+            latch_bit=8,
+            busy_bits=1,
+            done_bit=DONE,
+            error_bit=0,  # clearing the events sets their bits in memory that is no register
+            committed_bit=COMMITTED,
+            input_address=0x5000,
+            input_bytes=self.input.size,
+            port_bytes=PORT_BYTES,
+            slots=SLOTS,
+            width=WIDTH,
+            item_bytes=ITEM_BYTES,
+            rows_start=16,
+            scale=0.5,
+            per_unit=2.0**4,
+            most=1000.0,
+            turns=1,
+            pairs=PAIRS,
+            top_k=TOP_K,
+            vocab=VOCAB,
+            ids=IDS,
+            logit_exponent=-3,
+            rows_at=ROWS_OFFSET,
+            row_bytes=ROW_BYTES,
+            likeliest=1,
+            written=SLOTS,
+        )
+        self.arguments.angles[0], self.arguments.angles_start[0] = self.angles.ctypes.data, 112
+        for files in (self.arguments.flush_files, self.arguments.fetch_files):
+            files.action = -1
+        for name, value in members.items():
+            setattr(self.arguments, name, value)
+
+    @property
+    def address(self) -> int:
+        return addressof(self.arguments)
+
+    def submit(self, rows: int) -> int:
+        assert LIBRARY is not None
+        self.sequences[0, 0] = rows
+        return int(LIBRARY.function("edgedec_loop_accelerator_submit")(self.address, rows, rows))
+
+    def wait(self) -> int:
+        assert LIBRARY is not None
+        return int(LIBRARY.function("edgedec_loop_accelerator_wait")(self.address))
+
+    def words(self, start: int, count: int) -> list[int]:
+        """Return words of the input buffer from a logical address on."""
+        places = [physical_address(start + 4 * at, ports=PORTS, port_bytes=PORT_BYTES) for at in range(count)]
+        return [int(self.input[place : place + 4].view(np.int32)[0]) for place in places]
+
+
+def test_a_pass_is_written_as_rows_angles_and_parameters() -> None:
+    still = Still()
+    still.embed[:2] = [[1.0, -1.0, 0.25, 1e9, -1e9], [0.0, 2.0, 3.0, 4.0, 5.0]]
+    still.input[:] = 0xFF
+    assert still.submit(2) == 0
+    first, second = [8, -8, 2, 1000, -1000], [0, 16, 24, 32, 40]
+    assert still.words(16, WIDTH * SLOTS) == [
+        word for pair in zip(first, second, strict=True) for word in (*pair, 0, 0)
+    ]
+    turned = still.angles.view(np.int32)[..., 0]
+    assert still.words(112, PAIRS * SLOTS) == [
+        word for item in range(PAIRS) for word in (*(int(turned[row, item]) for row in (7, 8)), 0, 0)
+    ]
+    registers = still.registers
+    assert registers[AT["parameters_at"] // 4] == 2 | 7 << 4 | 1 << 24
+    assert registers[AT["position_at"] // 4 :][:3].tolist() == [7, 8, 0]
+    assert registers[AT["mask_at"] // 4 :][:3].tolist() == [1, 2, 0]
+    assert registers[AT["control_at"] // 4] == 1
+    assert still.arguments.pending == DONE
+    still.embed[0] = 0
+    assert still.submit(1) == 0
+    assert still.words(16, WIDTH * SLOTS) == [0] * WIDTH * SLOTS, "the second slot has no row any more"
+
+
+def test_work_is_counted() -> None:
+    still = Still()
+    for _ in range(2):
+        assert still.submit(3) == still.wait() == 0
+    arguments = still.arguments
+    assert (arguments.passes, arguments.rows, arguments.commits, arguments.pending) == (2, 6, 0, 0)
+    assert list(arguments.counters) == [2 * count for count in range(100, 106)]
+    assert (arguments.seconds, arguments.busy_seconds) == (0.1, 0.2)
+    # The owner (2), parameters, 3 positions and masks, clearing, doorbell; two looks, the latch, 6 counters of two words.
+    assert arguments.accesses == 2 * (2 + 1 + 6 + 2 + 2 + 1 + 12)
+
+
+def test_a_commit_names_the_slots_that_move() -> None:
+    assert LIBRARY is not None
+    still, nodes = Still(), np.array([0, 2, 3], np.int32)
+    still.sequences[0, 0] = 4
+    move = LIBRARY.function("edgedec_loop_accelerator_move")
+    assert move(None, 0, still.address, None, 1, 1, 7, nodes.ctypes.data, len(nodes)) == 0
+    assert still.registers[AT["commit_slots_at"] // 4] == 0b1101
+    assert still.registers[AT["parameters_at"] // 4] == 4 | 7 << 4
+    assert (still.arguments.commits, still.arguments.passes) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "failure"),
+    [
+        ({"input_address": 0x6000}, 2),
+        ({"error_bit": DONE}, 3),
+        ({"done_bit": 8}, 4),  # only other events, which clearing them sets
+        ({"done_bit": 0, "committed_bit": 0}, 5),
+    ],
+)
+def test_a_pass_that_fails_says_why(change: dict[str, int], failure: int) -> None:
+    still = Still(**change)
+    still.registers[AT["status_at"] // 4] = 0
+    if failure == 4:
+        still.arguments.done_bit, still.arguments.error_bit = DONE, 0
+        assert still.submit(1) == 0
+        still.arguments.pending = 8
+        still.registers[AT["status_at"] // 4] = 1
+        still.registers[AT["events_at"] // 4] = 0
+        assert still.wait() == 1
+    else:
+        assert (still.submit(1) or still.wait()) == 1
+    assert still.arguments.failure == failure
+
+
+def test_an_id_outside_of_the_vocabulary_is_refused() -> None:
+    still = Still()
+    still.output[8 * SLOTS :].view(np.int32)[1] = VOCAB
+    assert still.submit(1) == 0
+    assert still.wait() == 1
+    assert still.arguments.failure == 6
+
+
+def test_the_host_cache_is_written_back_and_discarded_by_files(tmp_path: Path) -> None:
+    still = Still()
+    opened = {}
+    for name, files in (("flush", still.arguments.flush_files), ("fetch", still.arguments.fetch_files)):
+        for member in ("offset", "size", "direction", "action"):
+            opened[name, member] = (tmp_path / f"{name}-{member}").open("w")
+            setattr(files, member, opened[name, member].fileno())
+        files.start, files.value = (4096, 1) if name == "flush" else (8192, 2)
+    assert still.submit(1) == still.wait() == 0
+
+    def written(name: str) -> list[int]:
+        return [
+            int((tmp_path / f"{name}-{member}").read_text()) for member in ("offset", "size", "direction", "action")
+        ]
+
+    assert written("flush") == [4096, still.input.size, 1, 1]
+    assert written("fetch") == [8192, 8 * SLOTS * (1 + TOP_K), 2, 1]
+    still.arguments.likeliest = 0
+    assert still.submit(1) == still.wait() == 0
+    assert written("fetch") == [8192, still.output.size, 2, 1]
+    for file in opened.values():
+        file.close()
+    still.arguments.flush_files.action = 1 << 20  # no file
+    assert still.submit(1) == 1
+    assert still.arguments.failure == 1
+
+
+def put_logits(
+    still: Still, values: NDArray[np.int64], mantissa: NDArray[np.int64], exponent: NDArray[np.int64]
+) -> Results:
+    """Write rows [r, VOCAB] to the output buffer, and return the likeliest of each as the device would find them."""
+    rows = len(values)
+    scales = still.output[: 8 * SLOTS].view(np.int16).reshape(SLOTS, 4)
+    scales[:rows, 0], scales[:rows, 1] = mantissa.astype(np.uint16).view(np.int16), exponent
+    whole = still.output[ROWS_OFFSET:].view(np.int32).reshape(VOCAB, SLOTS)
+    whole[:, :rows] = values.T
+    ids = np.argsort(-values, axis=1, kind="stable")[:, :TOP_K].astype(np.int32)
+    logits = np.take_along_axis(values, ids.astype(np.int64), 1)
+    best = still.output[8 * SLOTS : 8 * SLOTS * (1 + TOP_K)].view(np.int32).reshape(TOP_K, SLOTS, 2)
+    best[:, :rows, 0], best[:, :rows, 1] = logits.T, ids.T
+    return Results(
+        ids=ids, logits=logits, mantissa=mantissa, exponent=exponent - 3, sums=np.zeros(rows, np.int64), cap=None
+    )
+
+
+@given(st.data())
+def test_logits_are_those_of_python(data: st.DataObject) -> None:
+    """Few different integers make equal logits, and large ones integers that are one float32."""
+    rows = data.draw(st.integers(1, SLOTS))
+    base = data.draw(st.sampled_from([0, 3, -40, 1 << 25, (1 << 30) + 1, -(1 << 30)]))
+    spread = data.draw(st.sampled_from([1, 3, 30, 4000]))
+    draw = st.lists(st.integers(0, spread), min_size=VOCAB, max_size=VOCAB)
+    values = np.array([data.draw(draw) for _ in range(rows)], np.int64) + base
+    mantissa = np.array([data.draw(st.integers(1, 65535)) for _ in range(rows)], np.int64)
+    exponent = np.array([data.draw(st.integers(-40, 20)) for _ in range(rows)], np.int64)
+    still = Still(likeliest=data.draw(st.integers(1, TOP_K)))
+    results = put_logits(still, values, mantissa, exponent)
+    assert still.submit(rows) == still.wait() == 0
+    found = found_likeliest(results, still.arguments.likeliest, ids=IDS, vocab=VOCAB, log_sum=False)
+    if found is None:
+        whole = float_logits(Logits(values=values, mantissa=mantissa, exponent=exponent - 3, cap=None))
+        assert (still.arguments.found, still.arguments.passes) == (0, 2)
+        assert still.logits[:rows].tolist() == whole.tolist()
+        return
+    assert (still.arguments.found, still.arguments.passes) == (TOP_K, 1)
+    order = np.argsort(results.ids, axis=1)
+    ids = np.take_along_axis(results.ids, order, 1)
+    assert still.found_ids[:rows].tolist() == ids.tolist()
+    logits = np.take_along_axis(still.logits[:rows], ids.astype(np.int64), 1)
+    assert logits.tolist() == np.take_along_axis(found[0], order, 1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"registers": None}, "registers are neither mapped nor called"),
+        ({"poll_seconds": 0.0}, "the time between two looks is not 0 to 1 s"),
+        ({"clock_hz": 0.0}, "a time or a unit is not positive"),
+        ({"slots": 9}, "the rows of a pass are out of range"),
+        ({"turns": 3}, "the rows of a pass are out of range"),
+        ({"port_bytes": 6}, "the layout of the input buffer is out of range"),
+        ({"item_bytes": 8}, "the layout of the input buffer is out of range"),
+        ({"ids": VOCAB + 1}, "the layout of the output buffer is out of range"),
+        ({"likeliest": TOP_K + 1}, "the layout of the output buffer is out of range"),
+        ({"row_bytes": 8}, "the layout of the output buffer is out of range"),
+    ],
+)
+def test_arguments_that_are_out_of_range_are_refused(change: dict[str, Any], message: str) -> None:
+    assert LIBRARY is not None
+    good, bad = Still(), Still(**change)
+    check = LIBRARY.function("edgedec_loop_accelerator_check")
+    LIBRARY.check(check(good.address))
+    with pytest.raises(EdgedecError, match=f"^compiled loop: accelerator: {message}$"):
+        LIBRARY.check(check(bad.address))
