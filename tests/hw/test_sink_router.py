@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from amaranth.sim import Simulator
 
 from edgedec.hw.isa.instructions import FIELDS, Opcode, Sink
 from edgedec.hw.sink_router import SinkRouter
@@ -116,3 +117,28 @@ def test_matrices_of_a_vector_that_is_normed_are_one_addition(stall: float) -> N
         {"start": 4, "elements": 4, "more": 0, "onward": 0, "normed": 0},
         {"start": 0, "elements": 5, "more": 0, "onward": 0, "normed": 1},
     ]
+
+
+def test_idle_means_that_no_matrix_is_offered_or_in_progress() -> None:
+    router = SinkRouter(slots=1, depth=18)
+
+    async def bench(ctx: Any) -> None:
+        assert ctx.get(router.idle)
+        ctx.set(router.gate.ready, 1)
+        ctx.set(router.matrices.payload, matrix(sink=Sink.GATE, words=1))
+        ctx.set(router.matrices.valid, 1)
+        assert not ctx.get(router.idle)  # before it is taken
+        await ctx.tick().until(router.matrices.ready)
+        ctx.set(router.matrices.valid, 0)
+        for row in range(5):
+            assert not ctx.get(router.idle)
+            ctx.set(router.input.payload, {"values": [[row]], "last": row == 4})
+            ctx.set(router.input.valid, 1)
+            await ctx.tick().until(router.input.ready)
+            ctx.set(router.input.valid, 0)
+        assert ctx.get(router.idle)
+
+    simulator = Simulator(router)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()

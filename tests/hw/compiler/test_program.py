@@ -1,4 +1,4 @@
-"""Test where a program's buffers lie, and what does not fit the bus."""
+"""Test where a program's buffers lie, what does not fit the bus, and which instructions are checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.memory_image import REGION_BYTES
 from edgedec.hw.compiler.program import Program, compile_model, laid_out, lowered_sizes
-from edgedec.hw.isa.instructions import Base, Instruction, Opcode
+from edgedec.hw.isa.instructions import Base, Instruction, Opcode, Sink
 from edgedec.hw.isa.striping import block_bytes
 from tests.edgedec.reference.integer_profile.support.make_models import KINDS, tiny
 
@@ -87,3 +87,17 @@ def test_the_first_instruction_that_leaves_its_buffer_is_found() -> None:
     assert replace(program, input_beats=program.input_beats - 1).astray() == reads[Base.INPUT][-1]
     # The last layer's heads are the last of the cache.
     assert replace(program, cache_beats=program.cache_beats - 1).astray() == of[Opcode.ATTEND][-1]
+
+
+def test_the_last_instruction_of_a_pass_is_checked() -> None:
+    """Put a matrix with a fault in the place of the STOP, as a program of a stranger may have it."""
+    model = tiny("native")[2]
+    program = compile_model(model, config_for(model, context=64))
+    assert program.fault() is None
+    last = program.commit - 1
+    assert program.instructions[last].opcode == Opcode.STOP
+    wrong = Instruction(Opcode.MATRIX, {"sink": Sink.RESIDUAL, "fresh": 1, "words": 1, "blocks": 1, "start": 3})
+    instructions = (*program.instructions[:last], wrong, *program.instructions[program.commit :])
+    fault = replace(program, instructions=instructions).fault()
+    assert fault is not None
+    assert (fault.number, fault.reason) == (last, "adds from element 3 of the residual on, not from 0")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from amaranth.sim import Simulator
 from numpy.typing import NDArray
 
 from edgedec.hw.compiler.output_places import tap_places
@@ -128,3 +129,22 @@ def test_an_element_takes_as_many_cycles_as_it_has_beats(slots: int, port_bytes:
     )
     assert (cycles["input"][-1] - cycles["input"][0]) / 39 == pytest.approx(pace, abs=0.03 * pace)
     assert cycles["requests"][0] - cycles["input"][PIECE_BEATS // pace - 1] == 2
+
+
+def test_two_pieces_wait_for_a_writer_that_takes_nothing() -> None:
+    """Count beats of one element each: two pieces in the memory of the queue, two in its registers, and one before it."""
+    queue, taken = TapQueue(slots=1, port_bytes=4), 0
+
+    async def bench(ctx: Any) -> None:
+        nonlocal taken
+        ctx.set(queue.offset.valid, 1)
+        ctx.set(queue.input.valid, 1)
+        for _ in range(4 * PIECE_BEATS):
+            _, _, ready = await ctx.tick().sample(queue.input.ready)
+            taken += ready
+
+    simulator = Simulator(queue)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+    assert taken == 2 * PIECE_BEATS + 2 + 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edgedec.boards import find_board
+from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
@@ -50,3 +51,20 @@ def test_a_board_may_limit_the_slots(model: IntegerModel) -> None:
     assert config_for_board(model, board, context=64).slots > 3
     assert config_for_board(model, replace(board, slots=3), context=64).slots == 3
     assert config_for_board(model, find_board("ulx3s-85f"), context=64).slots == 2
+
+
+def test_a_memory_that_is_faster_than_the_widest_beat_gets_the_widest(model: IntegerModel) -> None:
+    board = find_board("kv260")
+    assert config_for_board(model, board, context=64, slots=1).beat_bytes == 64
+    assert board.bandwidth_bytes_s > 2 * 64 * 100_000_000
+    assert config_for_board(model, board, context=64, slots=1, clock_hz=100_000_000).beat_bytes == 64
+
+
+def test_a_message_says_which_block_ram_is_the_memory(model: IntegerModel) -> None:
+    """Let a board have block RAM for its memory alone, and next to no LUTs."""
+    board = find_board("orangecrab-85f")
+    small = replace(board, has={**board.has, "bram36": 76, "lut": 1000})
+    lut = r"it takes \d+ lut, of 1000 at most 750 can be used"
+    bram36 = r"it takes \d+ bram36, of 76 at most 0 can be used where 76 are the memory"
+    with pytest.raises(UnsupportedError, match=f"and context=64 {lut} and {bram36}; use a smaller model"):
+        config_for_board(model, small, context=64)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from amaranth.sim import Simulator
 
 from edgedec.hw.vector.quantize_path import QuantizePath
 from edgedec.reference.integer_profile.numbers import I64
@@ -68,3 +69,31 @@ def test_latency_is_as_documented(normed: bool) -> None:
 def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         QuantizePath(**{"beat_bytes": 8, "slots": 1, "depth": 2, **parameters})
+
+
+def test_the_writer_of_taps_is_idle_until_a_word_comes_and_after_its_beat() -> None:
+    path, beats = QuantizePath(beat_bytes=4, slots=1, depth=2, taps_port_bytes=4), list[list[int]]()
+
+    async def bench(ctx: Any) -> None:
+        for port in (path.requests, path.data, path.codes, path.scales):
+            ctx.set(port.ready, 1)
+        ctx.set(path.vectors.payload, {"normed": 0, "blocks": 1, "tap": 1, "tap_norm": 0, "tap_page": 1})
+        ctx.set(path.vectors.valid, 1)
+        await ctx.tick().until(path.vectors.ready)
+        ctx.set(path.vectors.valid, 0)
+        assert ctx.get(path.taps_idle) == 1
+        ctx.set(path.input.payload, {"values": [[7]], "last": 1})
+        ctx.set(path.input.valid, 1)
+        await ctx.tick().until(path.input.ready)
+        ctx.set(path.input.valid, 0)
+        assert ctx.get(path.taps_idle) == 0
+        for _ in range(20):
+            _, _, valid, beat = await ctx.tick().sample(path.data.valid, path.data.payload)
+            beats.extend([list(beat)] if valid else [])
+        assert beats == [[7, 0, 0, 0]]
+        assert ctx.get(path.taps_idle) == 1
+
+    simulator = Simulator(path)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
