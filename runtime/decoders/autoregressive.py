@@ -42,7 +42,7 @@ from edgedec.runtime.protocols import (
 from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.rounds.ahead import Ahead, root_alone
 from edgedec.runtime.rounds.compiled import run_rounds
-from edgedec.runtime.rounds.compiled_text import CompiledText, DoneRounds, NextRounds, compiled_text, say_python
+from edgedec.runtime.rounds.compiled_text import CompiledText, DoneRounds, NextRounds, compiled_text, land, say_python
 from edgedec.runtime.rounds.cost import CostBeside, ObservedCost
 from edgedec.runtime.rounds.round import RoundParts, begin_round, end_round, grow, speculative_round
 from edgedec.runtime.rounds.statistics import RoundClock, Rounds, RoundSeconds
@@ -165,6 +165,7 @@ class AutoregressiveSequence(PromptSequence):
         self._draft = self._decoder.open_draft(self._limits)
         if not self._limits.depth:
             return True
+        land(self._decoder.target)
         with self._clock.reading:
             return (yield from reading(self._draft, self.text, rows))
 
@@ -181,6 +182,7 @@ class AutoregressiveSequence(PromptSequence):
         """Let the draft meet the text, and prepare the first round."""
         decoder, request, limits, prompt = self._decoder, self.request, self._limits, self.text
         if limits.depth:
+            land(decoder.target)
             with self._clock.reading:
                 yield from expanding(self._draft, prompt, root_alone(prompt), np.zeros(1, np.int32))
             self.rounds.read_seconds = self._clock.reading.take()
@@ -200,6 +202,7 @@ class AutoregressiveSequence(PromptSequence):
 
     def next_tree(self, room: Room) -> Drafting[Pass]:
         """Return the pass of the next tree."""
+        land(self._decoder.target)
         self._share(room)
         self._round = speculative_round(self._parts, self.state, self.text, room.rows)
         self._tree, work = yield from begin_round(self._round)

@@ -190,8 +190,8 @@ class _ModelDraft(BatchedDraft, CompiledParts[DraftHandle]):
 
     def _keep(self, text: I32, path: Sequence[int]) -> int:
         """Make the cache the longest prefix of ``text`` and ``path`` that needs no pass, and return its length."""
-        if self._handle is not None and self._handle.lent:
-            self._loose, self._handle.lent = {}, False
+        if self._handle is not None and self._handle.runs:
+            self._loose, self._handle.runs = {}, False
         held = self._state.length
         keep = min(held, len(text))
         same = self._held[:keep] == text[:keep]

@@ -11,7 +11,7 @@ from edgedec.errors import CacheFullError
 from edgedec.runtime.base.median import median
 from edgedec.runtime.loop import Loop
 from edgedec.runtime.loop.drafts import DraftHandle
-from edgedec.runtime.loop.inputs import check_size, members
+from edgedec.runtime.loop.inputs import Lender, LendingState, check_size, members
 
 __all__ = ["CLOCK", "AutoArguments", "AutoCandidate", "AutoHandle"]
 
@@ -115,6 +115,11 @@ class AutoHandle(DraftHandle):
         super().__init__(address, certain=certain, prices=prices, alone=alone)
         self.arguments, self.parts, self._finished = arguments, tuple(parts), finished
         library.close_with(self, "edgedec_loop_draft_close", address)
+
+    @property
+    def lent(self) -> tuple[tuple[Lender, LendingState], ...]:
+        """The lenders and states of the candidates."""
+        return tuple(one for part in self.parts for one in part.lent)
 
     def reserve(self, length: int) -> None:
         """Prepare all candidates.

@@ -6,6 +6,7 @@ import numpy as np
 
 from edgedec.runtime import loop
 from edgedec.runtime.capabilities import CompiledParts
+from edgedec.runtime.loop.inputs import Lender, LendingState
 from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TargetInfo, TokenTree
 from edgedec.runtime.sampling.target_top import TOP_IDS, TOP_PROBS
 
@@ -41,6 +42,11 @@ class DraftHandle:
 
     def __init__(self, address: int, *, certain: bool, prices: int = 0, alone: bool = False) -> None:
         self.address, self.certain, self.prices, self.alone = address, certain, prices, alone
+
+    @property
+    def lent(self) -> tuple[tuple[Lender, LendingState], ...]:
+        """The lenders of draft models, and the states of the text, which nobody else may use while rounds run."""
+        return ()
 
     def reserve(self, length: int) -> None:
         """Prepare for guesses after texts of fewer than ``length`` tokens, which a call of the library then asks for.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable, Sequence
 
 from edgedec.runtime.base.pause import Pause
 from edgedec.runtime.loop.inputs import Lender, LendingState
@@ -25,32 +26,46 @@ _LOG = logging.getLogger(__name__)
 
 
 class Flight:
-    """A call of the library that runs in a thread of its own. Its text has no guesses.
+    """A call of the library that runs in a thread of its own.
 
-    The text owns it. Target and cache know it by weak references, and it lands when the text is dropped.
+    The text owns it. Targets and caches know it by weak references, and it lands when the text is dropped.
 
     Parameters:
         call: the call, whose arguments are set.
-        lender: lends the target.
-        state: the cache of the text.
+        lent: the target's lender and the cache of the text, and those of the draft models.
         length: tokens of the text.
         text: int32 [positions + 1], the array of the text.
+        finish: called when it has landed.
 
     Members:
         call: the parameter of this name.
         length: tokens of the text, with those of the rounds that were read.
     """
 
-    def __init__(self, call: RoundsCall, lender: Lender, state: LendingState, length: int, text: I32) -> None:
-        self.call, self._lender, self._state, self.length, self._text = call, lender, state, length, text
-        self._read, self._landed = 0, False
+    def __init__(
+        self,
+        call: RoundsCall,
+        lent: Sequence[tuple[Lender, LendingState]],
+        length: int,
+        text: I32,
+        finish: Callable[[], None],
+    ) -> None:
+        self.call, self._lent, self.length, self._text, self._finish = call, lent, length, text, finish
+        self._state = lent[0][1]
+        self._read, self._rounds, self._landed = 0, 0, False
         own = weakref.ref(self)
 
         def land() -> None:
             if (flight := own()) is not None:
                 flight.land()
 
-        lender.flight, state.land = own, land
+        for lender, state in lent:
+            lender.flight, state.land = own, land
+
+    @property
+    def flies(self) -> bool:
+        """True until all of its rounds were read, or it has landed."""
+        return not self._landed and self._read < self._rounds
 
     def start(self, rounds: int, pause: Pause | None) -> bool:
         """Start the rounds. Return False, without a flight, if the system gives no further thread.
@@ -58,6 +73,7 @@ class Flight:
         Args:
             rounds, pause: arguments of ``RoundsCall.run``.
         """
+        self._rounds = rounds
         try:
             self.call.start(rounds, pause)
         except RuntimeError as error:
@@ -70,7 +86,7 @@ class Flight:
         """Wait for rounds that were not read. Return the numbers of the first one and of the one after the last."""
         begin = self._read
         self._read = self.call.follow(begin)
-        self.length += self._read - begin
+        self.length += int(self.call.texts[0].path_sizes[begin : self._read].sum())
         self._state.advance(self.length - 1, self._text, held=True)
         return begin, self._read
 
@@ -80,8 +96,10 @@ class Flight:
             return
         self.call.halt()  # before anything else, because an interruption may come after each statement
         self._landed = True
-        self._lender.flight = self._state.land = None
+        for lender, state in self._lent:
+            lender.flight = state.land = None
         self._state.advance(self.length - 1, self._text)
+        self._finish()
 
     def __del__(self) -> None:
         self.land()

@@ -9,7 +9,7 @@ from edgedec.onnx.kv_cache import blocks_of
 from edgedec.runtime import loop
 from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.loop.drafts import DraftHandle
-from edgedec.runtime.loop.inputs import Lender, LendingState, LoopInputs, check_size, members
+from edgedec.runtime.loop.inputs import Lender, LendingState, check_size, members
 from edgedec.runtime.loop.rounds import MOST_NODES
 from edgedec.runtime.protocols import I32, Limits, State, Target
 
@@ -32,7 +32,7 @@ class ModelHandle(DraftHandle):
 
     Parameters:
         library: the library.
-        inputs: the draft model's.
+        lender: lends the draft model.
         state: its cache of the text.
         tokens: tokens of the committed rows, int32 [positions].
         end, ids: parameters of the Python draft.
@@ -40,13 +40,13 @@ class ModelHandle(DraftHandle):
         alone: see ``DraftHandle``.
 
     Members:
-        lent: True from a call until the Python draft notes that the last pass on the cache was the library's.
+        runs: True from a call until the Python draft notes that the last pass on the cache was the library's.
     """
 
     def __init__(
         self,
         library: loop.Loop,
-        inputs: LoopInputs,
+        lender: Lender,
         state: LendingState,
         tokens: I32,
         *,
@@ -56,7 +56,8 @@ class ModelHandle(DraftHandle):
         alone: bool,
     ) -> None:
         check_size(library, 3, ModelArguments)
-        self._inputs, self._state, self._tokens, self.lent = inputs, state, tokens, False
+        self._lender, self._state, self._tokens, self.runs = lender, state, tokens, False
+        inputs = lender.inputs
         self._table: I32 | None = None
         self._reserved = False
         arguments = self._arguments = ModelArguments(
@@ -71,6 +72,11 @@ class ModelHandle(DraftHandle):
             library.check(-1)
         super().__init__(address, certain=False, alone=alone)
         library.close_with(self, "edgedec_loop_draft_close", address, arguments)
+
+    @property
+    def lent(self) -> tuple[tuple[Lender, LendingState], ...]:
+        """The lender of the draft model, and its state of the text."""
+        return ((self._lender, self._state),)
 
     @property
     def pass_seconds(self) -> float:
@@ -89,7 +95,7 @@ class ModelHandle(DraftHandle):
         if blocks is not self._table:
             self._table, arguments.blocks = blocks, blocks.ctypes.data
         arguments.held, arguments.length = held, state.length
-        self.lent = self._reserved = True
+        self.runs = self._reserved = True
 
     def finish(self) -> None:
         """Give the cache back with the rows that the library has committed, and those that it refused taken away.
@@ -136,4 +142,4 @@ def model_handle(
     own = None if library is None or lender is None else lender.own(state)
     if library is None or lender is None or lender.alone or own is None or not own.goes_back:
         return None
-    return ModelHandle(library, lender.inputs, own, tokens, end=end, ids=ids, limits=limits, alone=alone)
+    return ModelHandle(library, lender, own, tokens, end=end, ids=ids, limits=limits, alone=alone)

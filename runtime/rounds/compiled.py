@@ -44,9 +44,8 @@ def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | No
         return None
     together, rounds = _together(inputs, plans), _rounds(plans)
     if rounds == 1 and _may_fly(plans):
-        _prepare(plans, MOST_ROUNDS)
-        together.flight = Flight(together.call, lead.lender, plans[0].state, plans[0].length, lead.ids)
-        if together.flight.start(MOST_ROUNDS, lead.request.pause) and (done := _read_flight(plans)) is not None:
+        together.flight, rounds_ahead = _flight(together, plans[0])
+        if together.flight.start(rounds_ahead, lead.request.pause) and (done := _read_flight(plans)) is not None:
             return [done]
     _prepare(plans, rounds)
     try:
@@ -71,8 +70,23 @@ def _prepare(plans: Sequence[NextRounds], rounds: int) -> None:
 def _may_fly(plans: Sequence[NextRounds]) -> bool:
     """Return whether the rounds of a text may go on while its tokens are read."""
     plan = plans[0]
-    alone = len(plans) == 1 and not plan.text.speculates and plan.state.slot is None and plan.state.goes_back
+    alone = len(plans) == 1 and plan.state.slot is None and plan.state.goes_back
     return alone and plan.tokens > 1 and _seconds(plans) > 0 and bool(plan.text.passes)
+
+
+def _flight(together: Together, plan: NextRounds) -> tuple[Flight, int]:
+    """Return rounds of a text that go on while its tokens are read, and their number. They have not begun."""
+    text, rounds = plan.text, MOST_ROUNDS
+    if plan.depth:
+        rounds = min(rounds, text.steady, text.left or rounds)
+    _prepare([plan], rounds)
+    lent = [(text.lender, plan.state), *(text.draft.lent if plan.depth else ())]
+    finish = text.draft.finish if plan.depth else _nothing
+    return Flight(together.call, lent, plan.length, text.ids, finish), rounds
+
+
+def _nothing() -> None:
+    """Finish a flight without guesses."""
 
 
 def _read_flight(plans: Sequence[NextRounds]) -> DoneRounds | None:

@@ -24,7 +24,16 @@ from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth, GrowthRule
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, Outcome, Request, State, Target, TokenTree
 from edgedec.runtime.rounds.statistics import RoundSeconds
 
-__all__ = ["CompiledRound", "CompiledText", "DoneRounds", "NextRounds", "Together", "compiled_text", "say_python"]
+__all__ = [
+    "CompiledRound",
+    "CompiledText",
+    "DoneRounds",
+    "NextRounds",
+    "Together",
+    "compiled_text",
+    "land",
+    "say_python",
+]
 
 _LOG = logging.getLogger(__name__)
 _PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
@@ -134,6 +143,8 @@ class CompiledText:
             return None
         if not size.depth:
             return NextRounds(self, lent, length, 1, 0, _PLAIN)
+        if self._flies and self._growth is not None:  # its arguments belong to the rounds that run
+            return NextRounds(self, lent, length, size.nodes, min(size.depth, size.nodes - 1), self._growth)
         if self.left <= 0 or size != self._size:
             self._growth = None if self._rule is None else self._rule(self.draft, size, accept)
             self.left = 0 if self._growth is None else self._growth.rounds
@@ -147,6 +158,12 @@ class CompiledText:
         self.steady = min(MOST_ROUNDS, 2 * self.steady) if stays else _WITH_GUESSES
         self._size = size
         return NextRounds(self, lent, length, size.nodes, min(size.depth, size.nodes - 1), growth)
+
+    @property
+    def _flies(self) -> bool:
+        """True while rounds run whose tokens were not all read."""
+        flight = None if self.together is None else self.together.flight
+        return flight is not None and flight.flies
 
     def _renewed_costs(self, past: int) -> NDArray[np.float64]:
         """Return the seconds of a pass over each number of rows, which change slowly."""
@@ -219,6 +236,13 @@ class DoneRounds(NamedTuple):
     rounds: int
     seconds: list[float]
     begin: int = 0
+
+
+def land(target: Target) -> None:
+    """End the rounds that run on a target now, before Python drafts for a text on it."""
+    lender: Lender | None = compiled_part(target)
+    if lender is not None and lender.flight is not None and (flight := lender.flight()) is not None:
+        flight.land()
 
 
 def compiled_text(

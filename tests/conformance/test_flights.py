@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.bundle.bundle import Bundle
 from edgedec.runtime import loop
+from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, AutoregressiveSequence, open_decoder
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.loop.inputs import SUBMIT
 from edgedec.runtime.loop.rounds import RoundsCall
-from edgedec.runtime.planning.speculation import create_policy, create_verifier
-from edgedec.runtime.protocols import Limits, Pass, Request
+from edgedec.runtime.planning.speculation import create_drafter, create_policy, create_verifier
+from edgedec.runtime.protocols import Drafter, Limits, Pass, Request
+from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
@@ -60,15 +63,17 @@ class Bench:
     target: CpuTarget
     permits: threading.Semaphore
     begun: Counter
+    drafter: Drafter | str = "none"
+    limits: Limits = LIMITS
 
     def start(self, **settings: Any) -> tuple[AutoregressiveDecoder, AutoregressiveSequence, Engine]:
         """Begin a text that is read while it is written; passes look long."""
-        decoder = open_decoder(self.target, self.target.open(LIMITS), vocab_limit=VOCAB)
+        decoder = open_decoder(self.target, self.target.open(LIMITS), drafter=self.drafter, vocab_limit=VOCAB)
         sampler = Sampler(SamplingConfig(temperature=0.9, seed=5), VOCAB)
         sequence = decoder.start(
             Request(
                 prompt=PROMPT,
-                limits=LIMITS,
+                limits=self.limits,
                 processor=sampler.distribution,
                 sampler=sampler,
                 policy=create_policy("chain"),
@@ -342,3 +347,110 @@ def test_what_is_dropped_in_flight_is_freed_at_once(tmp_path: Path) -> None:
         assert not thread.is_alive()
         del thread
         assert [one() for one in alive] == [None] * len(alive)
+
+
+GUESSES = replace(LIMITS, depth=3)
+
+
+@pytest.fixture(params=["ngram", "trigram", "model"])
+def guessing(request: pytest.FixtureRequest, bench: Bench, opened: CpuTarget, small: Bundle) -> Bench:
+    """Return the bench with a drafter, whose guesses always look worth their time."""
+    bench.drafter = create_drafter(request.param, small if request.param == "model" else None, threads=1)
+    bench.limits = GUESSES
+    patch = request.getfixturevalue("monkeypatch")
+    patch.setattr(Adaptive, "size", lambda adaptive, policy, size, length: size)
+    for name in ("speculative_round", "expanding", "reading"):
+        patch.setattr(autoregressive, name, _not_in_flight(bench, getattr(autoregressive, name)))
+    return bench
+
+
+def _not_in_flight(bench: Bench, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of Python's drafting that fails while the library has the draft."""
+
+    def called(*arguments: Any) -> Any:
+        assert bench.flight is None
+        return function(*arguments)
+
+    return called
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_pair(tmp_path_factory.mktemp("small")).small
+
+
+def test_rounds_with_guesses_fly_and_write_the_same(guessing: Bench, expected: list[int]) -> None:
+    """Who uses target or cache meanwhile ends the flight, and what it had guessed further is forgotten."""
+    decoder, sequence, engine = guessing.start()
+    tokens: list[int] = []
+    flights = 0
+    for use in (_submit, _fork) * 4:
+        guessing.text(engine, tokens, len(tokens) + 4)
+        flights += guessing.flight is not None
+        assert decoder.state.length == len(PROMPT) + len(tokens) - 1
+        assert tokens == expected[: len(tokens)]
+        use(guessing, decoder)
+        assert guessing.flight is None
+    guessing.text(engine, tokens, 1000)
+    assert flights > 1
+    assert tokens == expected
+    assert sequence.rounds.drafted > 0
+    assert decoder.cached == [*PROMPT.tolist(), *tokens][: LIMITS.positions]
+    decoder.state.close()
+
+
+def test_a_second_text_with_guesses_joins_and_leaves(guessing: Bench, expected: list[int]) -> None:
+    first, one, engine = guessing.start()
+    tokens: list[int] = []
+    guessing.text(engine, tokens, 8)
+    assert guessing.flight is not None
+    second, other, _ = guessing.start()
+    engine.add(other)
+    texts: dict[object, list[int]] = {one: tokens, other: []}
+    while len(texts[other]) < 9:
+        for part in engine.step():
+            assert part.error is None
+            texts[part.sequence] += [token.id for token in part.tokens]
+    assert guessing.flight is None
+    engine.remove(other)
+    assert texts[other] == expected[: len(texts[other])]
+    guessing.text(engine, tokens, 1000)
+    assert tokens == expected
+    first.state.close()
+    second.state.close()
+
+
+def test_another_request_meets_the_drafter_after_the_flight(guessing: Bench, expected: list[int]) -> None:
+    """The reader leaves in mid-text, and the next text begins with the same draft."""
+    decoder, sequence, engine = guessing.start()
+    tokens: list[int] = []
+    guessing.text(engine, tokens, 12)
+    assert guessing.flight is not None
+    engine.remove(sequence)
+    again = decoder.start(sequence.request)
+    engine.add(again)
+    tokens.clear()
+    guessing.text(engine, tokens, 1000)
+    assert tokens == expected
+    decoder.state.close()
+
+
+def test_a_pass_that_fails_in_a_flight_with_guesses_loses_no_token(guessing: Bench, expected: list[int]) -> None:
+    assert guessing.target.compiled is not None
+    decoder, _, engine = guessing.start()
+    tokens: list[int] = []
+    guessing.text(engine, tokens, 8)
+    arguments = guessing.target.compiled.inputs.arguments
+    decoder.state.fork().close()  # ends the flight
+    usual, left = SUBMIT(guessing.target.session.run_function), [3]
+
+    def failing(session: int, rows: int, results: int) -> int:
+        left[0] -= 1
+        return -1 if left[0] == 0 else int(usual(session, rows, results))
+
+    arguments.submit = bad = SUBMIT(failing)
+    guessing.text(engine, tokens, 1000)
+    assert left[0] < 0
+    assert tokens == expected
+    decoder.state.close()
+    del bad
