@@ -1,36 +1,24 @@
 """Simulate the board's time in a run on another machine: the time of the host's work there, and of the device's passes.
 
-The clock only advances when time is spent on it, so that a run is the same every time. The host's work is measured once on
-this machine, one figure for each kind and size of work, and spent times a factor. The modules that call
-``time.perf_counter`` to measure drafting use this clock instead, and decide as they would on the board.
+The clock only advances when time is spent on it, so that a run is the same every time, on every machine. The host's work has
+one figure for each kind and size (``host_instructions.py``). The modules that call ``time.perf_counter`` to measure drafting
+use this clock instead, and decide as they would on the board.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
 
-__all__ = ["BoardClock", "Books", "Fabric", "HostCosts", "board_time", "typical"]
-
-_QUIET = (
-    0.1  # quantile of the measured times that counts; it is low because other processes can only slow the work down
-)
+__all__ = ["BoardClock", "Books", "Fabric", "HostCosts", "board_time"]
 
 _TIMED: Sequence[ModuleType] = (autoregressive, auto)
-
-
-def typical(seconds: Sequence[float]) -> float:
-    """Return the typical time of work that was measured many times."""
-    return float(np.quantile(seconds, _QUIET))
 
 
 class BoardClock:
@@ -77,12 +65,12 @@ def board_time(clock: BoardClock) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class HostCosts:
-    """Seconds of the host's work by (kind, size), measured on this machine."""
+    """Seconds of the host's work by (kind, size)."""
 
     table: Mapping[tuple[str, int], float]
 
     def seconds(self, kind: str, size: int) -> float:
-        """Return the seconds of the nearest measured size; of two equally near sizes, the smaller. Unknown kinds take 0."""
+        """Return the seconds of the nearest known size; of two equally near sizes, the smaller. Unknown kinds take 0."""
         sizes = [known for name, known in self.table if name == kind]
         if not sizes:
             return 0.0
@@ -98,75 +86,36 @@ class HostCosts:
 
 @dataclass(kw_only=True)
 class Books:
-    """Account of the host's work by kind: it is measured, or spent on the clock.
-
-    Work within other work is counted once, for the inner work.
+    """Account of the host's work by kind, which is spent on the clock.
 
     Members:
-        costs: seconds to spend on the clock; None: the work is measured.
-        factor: ratio of the time on the board's processor to the time on this machine.
-        samples: measured seconds.
-        spent: seconds that were spent on the clock, by kind.
+        costs: seconds to spend on the clock.
+        spent: seconds that were spent, by kind.
     """
 
     clock: BoardClock
-    costs: HostCosts | None = None
-    factor: float = 1.0
-    samples: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    costs: HostCosts
     spent: dict[str, float] = field(default_factory=dict)
     _growing: str = ""  # name of the policy that grows a tree at the moment
     _calls: int = 0  # number of calls of the draft by the policy
-    _inner: float = 0.0
-    _lap: float | None = None
 
-    def enter(self) -> tuple[float, float]:
-        """Begin work, and return a mark for ``leave``."""
-        outer, self._inner = self._inner, 0.0
-        return time.perf_counter(), outer
-
-    def leave(self, mark: tuple[float, float]) -> float:
-        """Return the seconds since the mark, without those of inner work that was entered and left since."""
-        elapsed = time.perf_counter() - mark[0]
-        own, self._inner = elapsed - self._inner, mark[1] + elapsed
-        return own
-
-    def charge(self, kind: str, size: int, seconds: float = 0.0) -> None:
-        """Record ``seconds`` if the work is measured; otherwise spend the known seconds of such work on the clock."""
-        if self.costs is None:
-            self.samples.setdefault((kind, size), []).append(seconds)
-            return
-        due = self.factor * self.costs.seconds(kind, size)
+    def charge(self, kind: str, size: int) -> None:
+        """Spend the seconds of work on the clock."""
+        due = self.costs.seconds(kind, size)
         self.spent[kind] = self.spent.get(kind, 0.0) + due
         self.clock.spend(due)
-
-    def charge_known(self, kind: str, size: int) -> None:
-        """Spend the seconds of work that is measured elsewhere; do nothing while work is measured."""
-        if self.costs is not None:
-            self.charge(kind, size)
 
     def begin_growing(self, kind: str) -> None:
         self._growing, self._calls = kind, 0
 
     def called(self) -> None:
-        """Record that the policy that grows a tree, if any, calls its draft."""
+        """Record that the policy that grows a tree, if any, calls its draft. Size 1 is its work for a call."""
         if self._growing:
             self._calls += 1
-            self.charge_known(self._growing, 1)
+            self.charge(self._growing, 1)
 
-    def end_growing(self, seconds: float) -> None:
-        """Record the policy's work: size 1 is its share per call of the draft, size 0 its work without any call."""
+    def end_growing(self) -> None:
+        """Record that the tree is grown. Size 0 is the policy's work without any call."""
         kind, self._growing = self._growing, ""
-        if self.costs is None:
-            self.charge(kind, min(self._calls, 1), seconds / max(self._calls, 1))
-        elif not self._calls:
+        if not self._calls:
             self.charge(kind, 0)
-
-    def begin_lap(self) -> None:
-        """Record that a pass has ended."""
-        self._lap, self._inner = time.perf_counter(), 0.0
-
-    def end_lap(self, rows: int) -> None:
-        """Record that another pass begins. Host time between two passes that is not otherwise recorded is the loop's."""
-        if self._lap is not None and self.costs is None:
-            self.charge("loop", rows, time.perf_counter() - self._lap - self._inner)
-        self._lap = None

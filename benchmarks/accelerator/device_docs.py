@@ -1,7 +1,6 @@
 """Keep the figures of speculation on the accelerator in a file, and write the tables of the pages from it.
 
-The host's times in them were measured on one machine, so that they are kept with their date and are not computed again by a
-test.
+They take two minutes, so that they are kept and are not computed again by a test.
 """
 
 from __future__ import annotations
@@ -9,12 +8,14 @@ from __future__ import annotations
 import json
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.accelerator.device_figures import PLAIN
+from benchmarks.accelerator.host_instructions import BOARD_HOSTS, read_counts
+from benchmarks.accelerator.host_instructions import table as instructions
 from benchmarks.support.docs_tables import markdown_table
 
 __all__ = ["read_figures", "save", "tables"]
@@ -22,12 +23,15 @@ __all__ = ["read_figures", "save", "tables"]
 _FILE = Path(__file__).resolve().parent / "figures" / "device_speculation.json"
 _WIDTH = 135  # characters of a line of the pages
 _ALONE = "device alone"
+_KIND = "modelled, host counted and estimated"
 _HOSTS = {
     _ALONE: ("the device alone, the host takes no time", "modelled"),
-    "host like this one, overlapped": ("a host like the one measured, overlapped", "modelled, host measured"),
-    "board's host": ("the board's host, one thing after the other", "modelled, host estimated"),
-    "board's host, overlapped": ("the board's host, overlapped", "modelled, host estimated"),
-    "the same, one session for all texts": ("the same, one session writes all texts", "modelled, host estimated"),
+    BOARD_HOSTS[0]: ("the board's host, at best", _KIND),
+    BOARD_HOSTS[1]: ("the board's host, at worst", _KIND),
+    "the same, one session for all texts": (
+        "the same, one session writes all texts",
+        _KIND,
+    ),
 }
 
 
@@ -41,14 +45,10 @@ def save(result: Mapping[str, Any]) -> None:
     """Keep the figures of a run. ``result`` is the JSON of benchmarks/accelerator/speculation.py."""
     drafters = result["variants"][result["main"]]["drafters"]
     plain = drafters[PLAIN]["kinds"].values()
-    details = result["details"]
     content = {
         "date": time.strftime("%d %B %Y").lstrip("0"),
-        "host": details["host"],
-        "load": round(details["load_average"][0], 1),
-        "host_factor": details["host_factor"],
-        "passes": details["passes"],
-        "plain_host_ms": round(fmean(sum(kind["host_ms"].values()) for kind in plain), 2),
+        "passes": result["details"]["passes"],
+        "plain_host_ms": [_plain_host_ms(result["variants"][name]) for name in BOARD_HOSTS],
         "plain_pass_ms": round(fmean(kind["pass_ms"] for kind in plain), 2),
         "main": result["main"],
         "goal_tok_s": result["goal_tok_s"],
@@ -64,9 +64,18 @@ def save(result: Mapping[str, Any]) -> None:
             for name, one in drafters.items()
         },
         "best": result["best"],
+        "hosts": {
+            host: {name: result["variants"][host]["drafters"][name]["mean_tok_s"] for name in (PLAIN, "auto")}
+            for host in (_ALONE, *BOARD_HOSTS)
+        },
         "range": result["range"],
     }
     _FILE.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+def _plain_host_ms(variant: Mapping[str, Any]) -> float:
+    kinds = variant["drafters"][PLAIN]["kinds"].values()
+    return round(fmean(sum(kind["host_ms"].values()) for kind in kinds), 3)
 
 
 def tables(content: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -78,16 +87,20 @@ def tables(content: Mapping[str, Any] | None = None) -> dict[str, str]:
         "speculation hosts": _best(content),
         "speculation range": _range(content),
         "speculation summary": _summary(content),
+        "speculation instructions": instructions(read_counts()),
     }
 
 
 def _run(content: Mapping[str, Any]) -> str:
     text = (
-        f"{content['date']}, host {content['host']} (load {content['load']:.1f} on two virtual cores, other work beside "
-        f"it), one thread. A plain round takes {content['plain_pass_ms']:.1f} ms of the device and "
-        f"{content['plain_host_ms']:.1f} ms of the board's estimated host, as means over the kinds of text."
+        f"{content['date']}. A plain round takes {content['plain_pass_ms']:.1f} ms of the device and "
+        f"{_span(content['plain_host_ms'], '.2f')} ms of the board's estimated host, as means over the kinds of text."
     )
     return textwrap.fill(text, _WIDTH)
+
+
+def _span(ends: Sequence[float], form: str) -> str:
+    return " to ".join(f"{one:{form}}" for one in ends)
 
 
 def _drafters(content: Mapping[str, Any]) -> str:
@@ -120,21 +133,15 @@ def _best(content: Mapping[str, Any]) -> str:
 
 def _ranges(content: Mapping[str, Any]) -> list[tuple[str, dict[str, dict[str, float]]]]:
     """Return the condition of the memory and speeds by host and drafter; the first is without another master."""
-    main = content["main"]
-    alone = {
-        host: {PLAIN: content["best"][host]["plain_tok_s"], "auto": content["best"][host]["mean_tok_s"]}
-        for host in (_ALONE, main)
-        if content["best"][host]["drafter"] == "auto"
-    }
-    return [("no other master", alone), *((row["label"], row["hosts"]) for row in content["range"].values())]
+    return [("no other master", content["hosts"]), *((row["label"], row["hosts"]) for row in content["range"].values())]
 
 
 def _range(content: Mapping[str, Any]) -> str:
-    header = ["mean tokens/s, plain / `auto`", "the host takes no time", "the board's host, overlapped"]
-    rows = [["", "modelled", "modelled, host estimated"]]
+    header = ["mean tokens/s, plain / `auto`", *(_HOSTS[host][0] for host in (_ALONE, *BOARD_HOSTS))]
+    rows = [["", *(_HOSTS[host][1] for host in (_ALONE, *BOARD_HOSTS))]]
     for label, hosts in _ranges(content):
         rows.append(
-            [label, *(f"{hosts[host][PLAIN]:.1f} / {hosts[host]['auto']:.1f}" for host in (_ALONE, content["main"]))]
+            [label, *(f"{hosts[host][PLAIN]:.1f} / {hosts[host]['auto']:.1f}" for host in (_ALONE, *BOARD_HOSTS))]
         )
     return markdown_table(header, rows)
 
@@ -145,12 +152,14 @@ def _summary(content: Mapping[str, Any]) -> str:
     for name in (PLAIN, "auto"):
         speeds = [hosts[host][name] for hosts in rows for host in hosts]
         spans[name] = f"{int(min(speeds))} to {max(speeds):.0f}"
-    main = rows[0][content["main"]]
+    main = [rows[0][host] for host in reversed(BOARD_HOSTS)]
+    hosts = {name: _span([one[name] for one in main], form) for name, form in (("auto", ".0f"), (PLAIN, ".1f"))}
     text = (
         f"For a model of 0.73 B parameters on a KV260, `benchmarks/accelerator/speculation.py` computes "
         f"{spans['auto']} tokens/s with `auto` and {spans[PLAIN]} without guesses, as means of six kinds of text: "
-        f"{main['auto']:.0f} and {main[PLAIN]:.0f} with the board's host. The largest figures are those of a host that "
-        "takes no time, the smallest those of this host and a memory that others use as well "
-        "([modelled](docs/reports/device-speculation.md), with the acceptance of the embedded model and an estimated host)."
+        f"{hosts['auto']} and {hosts[PLAIN]} with the board's host. The largest figures are those of a host that takes no "
+        "time, the smallest those of a slow host and a memory that others use as well "
+        "([modelled](docs/reports/device-speculation.md), with the acceptance of the embedded model, and a host whose "
+        "instructions are counted and whose speed is estimated)."
     )
     return textwrap.fill(text, _WIDTH)

@@ -95,6 +95,4 @@ def _kind(texts: Sequence[Text]) -> dict[str, Any]:
         "pass_ms": 1e3 * sum(text.device_seconds for text in texts) / rounds,
         "commit_ms": 1e3 * sum(text.commit_seconds for text in texts) / rounds,
         "host_ms": {kind: 1e3 * spent / rounds for kind, spent in sorted(work.items()) if spent},
-        "ahead": sum(text.ahead for text in texts),
-        "ahead_used": sum(text.ahead_used for text in texts),
     }

@@ -47,16 +47,12 @@ class BoardHost:
     """The board's processor.
 
     Members:
-        factor: ratio of its time for the same work to this machine's.
-        overlaps: it drafts during passes.
+        costs: times of its work.
         keeps: one session writes all texts.
-        costs: times of its work; None: the work is measured and takes no time on the clock.
     """
 
-    factor: float
-    overlaps: bool = False
+    costs: HostCosts
     keeps: bool = False
-    costs: HostCosts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +84,6 @@ class Text:
     device_seconds: float
     commit_seconds: float
     host: Mapping[str, float]
-    ahead: int
-    ahead_used: int
 
 
 def script(session: Session, target: Target, task: PromptTask, tokens: int) -> Script:
@@ -158,7 +152,7 @@ class ScriptWriter:
             DeviceError: the decoder wrote another text.
         """
         clock = BoardClock()
-        books, fabric = Books(clock=clock, costs=host.costs, factor=host.factor), Fabric(clock)
+        books, fabric = Books(clock=clock, costs=host.costs), Fabric(clock)
         limits = replace(self._limits, depth=0) if method.name == "none" else self._limits
         texts, decoder = list[Text](), None
         drafter = self._drafter(method.name, books)
@@ -166,20 +160,19 @@ class ScriptWriter:
             for one in scripts:
                 target = DeviceTarget(self._info, self._vocab, one.said, self._device, fabric, books, inner=self._cpu)
                 if decoder is None or not host.keeps:
-                    decoder = self._decoder(target, drafter, method, host, books, limits)
+                    decoder = self._decoder(target, drafter, method, books, limits)
                     policy = BookedPolicy(_policy(method.policy, books.clock), method.policy, books)
                 texts.append(self._written(one, decoder, policy, target, books, limits))
         return texts, books
 
     def _decoder(
-        self, target: DeviceTarget, drafter: Drafter, method: Method, host: BoardHost, books: Books, limits: Limits
+        self, target: DeviceTarget, drafter: Drafter, method: Method, books: Books, limits: Limits
     ) -> AutoregressiveDecoder:
         return open_decoder(
             target,
             target.open(limits),
             drafter=BookedDrafter(drafter, method.name, books),
             vocab_limit=self._vocab,
-            overlaps=host.overlaps and not method.fabric,
         )
 
     def _drafter(self, name: str, books: Books) -> Drafter:
@@ -240,8 +233,6 @@ class ScriptWriter:
             device_seconds=target.device_seconds,
             commit_seconds=target.commit_seconds,
             host={kind: seconds - spent.get(kind, 0.0) for kind, seconds in books.spent.items()},
-            ahead=rounds.ahead,
-            ahead_used=rounds.ahead_used,
         )
 
 

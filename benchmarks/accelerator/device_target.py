@@ -159,14 +159,11 @@ class DeviceTarget:
         ((state, one),) = work
         assert isinstance(state, _State)
         rows, books = len(one.ids), self._books
-        books.end_lap(rows)
-        mark = books.enter()
         logits = self._logits(one)
         if self._inner is not None and state.inner is not None:
             self._compare(logits, self._inner.submit([(state.inner, one)]).result()[0])
         seconds = self._device.passes.seconds(rows, state.length)
-        books.leave(mark)
-        books.charge_known("submit", rows)
+        books.charge("submit", rows)
         ends = self._fabric.begin(seconds)
         self.rows.append(rows)
         self.device_seconds += seconds
@@ -174,16 +171,15 @@ class DeviceTarget:
 
     def finish(self, ends: float, rows: int) -> None:
         self._books.clock.wait(ends)
-        self._books.charge_known("result", rows)
-        self._books.begin_lap()
+        self._books.charge("result", rows)
 
     def committed(self, rows: int) -> None:
         """Charge a commit that moves ``rows`` rows. It occurs once a round, so the loop's own work is charged here, too."""
         books = self._books
-        books.charge_known("loop", self.rows[-1])
+        books.charge("loop", self.rows[-1])
         if not rows:
             return
-        books.charge_known("commit", rows)
+        books.charge("commit", rows)
         seconds = self._device.commits.seconds(rows)
         self.commit_seconds += seconds
         books.clock.wait(self._fabric.begin(seconds))
@@ -237,15 +233,13 @@ class DraftTarget:
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
         books, rows = self._books, sum(len(one.ids) for _, one in work)
-        mark = books.enter()
         results = self._inner.submit(work).result()
-        seconds = books.leave(mark)
         if self._curve is None:
-            books.charge("draft pass", rows, seconds)
+            books.charge("draft pass", rows)
         else:
-            books.charge_known("submit", rows)
+            books.charge("submit", rows)
             books.clock.wait(self._fabric.begin(self._curve.seconds(rows, work[0][0].length)))
-            books.charge_known("result", rows)
+            books.charge("result", rows)
         return _Done(results)
 
 
@@ -284,15 +278,13 @@ class _BookedDraft:
         books = self._books
         if self._by_policy:
             books.called()
-        mark = books.enter()
         proposals = self._inner.expand(text, tree, nodes)
-        books.charge(f"{self._name} expand", len(nodes), books.leave(mark))
+        books.charge(f"{self._name} expand", len(nodes))
         return proposals
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
-        mark = self._books.enter()
         self._inner.observe(tree, outcome)
-        self._books.charge(f"{self._name} observe", len(outcome.path), self._books.leave(mark))
+        self._books.charge(f"{self._name} observe", len(outcome.path))
 
 
 class BookedPolicy:
@@ -308,7 +300,6 @@ class BookedPolicy:
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         books = self._books
         books.begin_growing(f"{self._name} grow")
-        mark = books.enter()
         tree = yield from self._inner.grow(draft, text, limits, cost, accept)
-        books.end_growing(books.leave(mark))
+        books.end_growing()
         return tree

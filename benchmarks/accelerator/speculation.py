@@ -14,11 +14,12 @@ No result is measured on a board. Every text combines three parts:
   compared with the model's logits after each of its own tokens. The text must be the same as before, or the benchmark ends
   with an error. --check runs every pass on the CPU target as well. The embedded model writes children's stories; the
   acceptance of a model of 0.73 B parameters with the same drafters is not known.
-- The time of the host: it is measured on this machine by kind of work, for the drafters, the tree policy, the decoding
-  loop, and the accelerator's driver with a device that answers immediately. The board's processor is assumed to need
-  --host-factor times as long, which is an estimate. Reading the prompt, by target or drafter, is not counted.
+- The time of the host: the instructions that the compiled loop takes for drafters, tree policy, submission, results and
+  commits, counted for AArch64 (host_instructions.py), times a range of cycles for each. This is an estimate, of which both
+  ends are given. Reading the prompt, by target or drafter, is not counted, nor is Python, which reads the tokens of a round
+  while the next one runs.
 
-The draft model is the embedded draft. On the host its passes take their time on this machine times the factor. With
+The draft model is the embedded draft. On the host its passes take their counted instructions. With
 "(fabric)" they run on the accelerator, between the target's passes, with a head of the target's vocabulary, at the cost of
 the same traffic model.
 
@@ -29,9 +30,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,15 +44,14 @@ if find_spec("amaranth") is None:
 
 from benchmarks.accelerator import device_docs as docs
 from benchmarks.accelerator import speed_docs as accelerator_docs
-from benchmarks.accelerator.device_clock import HostCosts, typical
+from benchmarks.accelerator.device_clock import HostCosts
 from benchmarks.accelerator.device_cost import DeviceCosts, open_device_cost
 from benchmarks.accelerator.device_figures import PLAIN, mean_tok_s, summary, variant
-from benchmarks.accelerator.device_host import driver_costs
 from benchmarks.accelerator.device_report import print_report
 from benchmarks.accelerator.device_runs import BEYOND, BoardHost, Method, Script, ScriptWriter, script
+from benchmarks.accelerator.host_instructions import BOARD_HOSTS, host_costs, read_counts
 from benchmarks.accelerator.speed import chosen
 from benchmarks.accelerator.speed_figures import CONDITIONS
-from benchmarks.cpu.decode import cpu_name
 from benchmarks.speculation.padded_model import choose
 from benchmarks.support.docs_tables import write_blocks
 from benchmarks.support.prompts import read_prompts, shared_prompts
@@ -72,7 +71,6 @@ from edgedec.runtime.targets import open_target
 PROMPTS, TOKENS = 3, 128
 QUICK_PROMPTS, QUICK_TOKENS = 1, 64
 SPARE = 4  # prompts that are read for each prompt that is measured, because some are left out
-HOST_FACTOR = 8.0
 SHAPE = "bitnet-0.73b"
 # The embedded draft with its own width and the target's vocabulary.
 DRAFT = {
@@ -80,7 +78,7 @@ DRAFT = {
     "vocab_size": BITNET_073B["vocab_size"],
     "tie_word_embeddings": False,
 }
-MAIN = "board's host, overlapped"
+MAIN = BOARD_HOSTS[1]
 ALONE = "device alone"
 RANGE = ("other_reads_0.25", "other_reads_0.5", "other_reads_1", "flat_13.3")  # conditions of the memory
 _TREES, _SHAPES = ("auto",), ("chain", "static", "delayed", "dynamic")
@@ -92,15 +90,16 @@ class DeviceSettings:
 
     prompts: int
     tokens: int
-    host_factor: float
     quick: bool
     check: bool
 
 
 def methods() -> list[Method]:
-    """Return a method for every drafter, and two for each drafter with a draft model."""
-    result = []
+    """Return a method for every drafter that is compiled, and two for each drafter with a draft model."""
+    result, counted = [], read_counts()
     for name in names(DRAFTERS):
+        if name != "none" and f"{name} expand" not in counted:
+            continue  # its rounds run in Python, whose instructions are not counted
         result.append(Method(name=name, policy="chain" if name == "none" else "hardware"))
         if name in ("model", "auto"):
             result.append(Method(name=name, fabric=True))
@@ -127,19 +126,6 @@ def _in_turns(texts: Sequence[Script]) -> list[Script]:
     return [one for _, one in sorted(zip(turns, texts, strict=True), key=lambda pair: pair[0])]
 
 
-def measured(
-    writer: ScriptWriter, texts: Sequence[Script], every: Sequence[Method], driver: Mapping[tuple[str, int], float]
-) -> HostCosts:
-    """Measure the host's work on one text of each kind with every drafter and policy."""
-    firsts = list({one.kind: one for one in reversed(texts)}.values())
-    samples: dict[tuple[str, int], list[float]] = {}
-    for method in every:
-        _, books = writer.write(firsts, method, BoardHost(factor=0.0))
-        for key, seconds in books.samples.items():
-            samples.setdefault(key, []).extend(seconds)
-    return HostCosts(table={**{key: typical(seconds) for key, seconds in samples.items()}, **driver})
-
-
 def measure(settings: DeviceSettings, device: Board, library: Path | None) -> dict[str, Any]:
     """Return all figures.
 
@@ -157,7 +143,6 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
         cost = open_device_cost(
             device, config, BITNET_073B, DRAFT, library=library, quick=settings.quick, conditions=conditions
         )
-        driver = driver_costs(BITNET_073B, config)
     with progress("prompts") as bar:
         texts = scripts(settings, config.context, bar)
     bundle = Bundle.open(demo.bundle_path())
@@ -178,16 +163,11 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
     others = (
         [] if settings.quick else [replace(one, policy=name) for name in _SHAPES for one in every if one.name in _TREES]
     )
-    with progress("host") as bar:
-        bar("measured", 0, 1)
-        costs = measured(writer, texts, [*every, *others], driver)
-    slow = settings.host_factor
+    ends = [host_costs(end) for end in range(len(BOARD_HOSTS))]
     hosts = {
-        ALONE: BoardHost(factor=0.0, costs=costs),
-        "host like this one, overlapped": BoardHost(factor=1.0, overlaps=True, costs=costs),
-        "board's host": BoardHost(factor=slow, costs=costs),
-        MAIN: BoardHost(factor=slow, overlaps=True, costs=costs),
-        "the same, one session for all texts": BoardHost(factor=slow, overlaps=True, keeps=True, costs=costs),
+        ALONE: BoardHost(costs=HostCosts(table={})),
+        **{name: BoardHost(costs=costs) for name, costs in zip(BOARD_HOSTS, ends, strict=True)},
+        "the same, one session for all texts": BoardHost(costs=ends[1], keeps=True),
     }
     variants: dict[str, Any] = {}
     trees: dict[str, Any] = {}
@@ -203,7 +183,7 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
                 name: mean_tok_s(
                     {one.label: busy.write(texts, one, hosts[name])[0] for one in every if one.label in (PLAIN, "auto")}
                 )
-                for name in (ALONE, MAIN)
+                for name in (ALONE, *BOARD_HOSTS)
             }
             ranges[condition.name] = {"label": condition.label, "hosts": speeds}
         bar("tree shapes", len(hosts), len(hosts) + 1)
@@ -218,10 +198,8 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
                 kind: sum(one.kind == kind for one in texts) for kind in dict.fromkeys(one.kind for one in texts)
             },
             "tokens": settings.tokens,
-            "host_factor": settings.host_factor,
-            "host_us": costs.as_json(),
-            "host": cpu_name(),
-            "load_average": list(os.getloadavg()),
+            "host_us": [costs.as_json() for costs in ends],
+            "host": "Cortex-A53 at 1.333 GHz, both ends of the range",
             "passes": cost.kind,
             "pass_ms": cost.passes.as_json(),
             "draft_pass_ms": None if cost.draft is None else cost.draft.as_json(),
@@ -241,12 +219,6 @@ def main() -> None:
     )
     parser.add_argument("--prompts", type=int, help=f"prompts of each kind (default: {PROMPTS})")
     parser.add_argument("--tokens", type=int, help=f"tokens of each text (default: {TOKENS})")
-    parser.add_argument(
-        "--host-factor",
-        type=float,
-        default=HOST_FACTOR,
-        help="estimated ratio of the board's processor's time to this machine's (default: %(default)s)",
-    )
     parser.add_argument("--check", action="store_true", help="run every pass on the CPU target as well; takes minutes")
     parser.add_argument(
         "--simulate", type=Path, metavar="LIBRARY", help="the accelerator's RTL, for the passes; takes an hour or so"
@@ -259,13 +231,12 @@ def main() -> None:
     settings = DeviceSettings(
         prompts=args.prompts if args.prompts is not None else QUICK_PROMPTS if args.quick else PROMPTS,
         tokens=args.tokens if args.tokens is not None else QUICK_TOKENS if args.quick else TOKENS,
-        host_factor=args.host_factor,
         quick=args.quick,
         check=args.check,
     )
     try:
-        if settings.prompts < 1 or not 16 <= settings.tokens <= 512 or not 0 <= settings.host_factor <= 1000:
-            raise UsageError("--prompts must be at least 1, --tokens 16 to 512, and --host-factor 0 to 1000")
+        if settings.prompts < 1 or not 16 <= settings.tokens <= 512:
+            raise UsageError("--prompts must be at least 1, and --tokens 16 to 512")
         if args.write_docs and (settings.quick or args.simulate is not None or args.board != "kv260"):
             raise UsageError("--write-docs writes all figures of the KV260: no --quick, --simulate or other --board")
         result = measure(settings, find_board(args.board), args.simulate)

@@ -156,11 +156,11 @@ def measure(device: Board, passes: Passes, config: AcceleratorConfig, *, goals: 
     if not goals:
         del speeds["decode_tok_s_13g"]
         speeds["speculative_tok_s"] = speculative(passes, config)
-    host_s = docs.host_seconds() if goals else None
+    hosts_s = docs.host_seconds() if goals else ()
     return {
         **speeds,
-        "decode_range": decode_range(passes, config, host_s, conditions(device, goals=goals)),
-        "host_ms": None if host_s is None else 1e3 * host_s,
+        "decode_range": decode_range(passes, config, hosts_s, conditions(device, goals=goals)),
+        "host_ms": [1e3 * host for host in hosts_s],
         "board": device.name,
         "goals": goals,
         "config": asdict(config),
@@ -201,11 +201,12 @@ def _lines(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def _range_lines(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     kind = result["kind"].split(" ")[0]
     rows: list[tuple[str, ...]] = [("decode, tok/s, the host takes no time", "at 128", "1024", "kind")]
-    hosts: list[tuple[str, ...]] = [(f"with the board's host, {result['host_ms']} ms a token", "", "", "")]
+    took = " to ".join(f"{one:.2f}" for one in result["host_ms"])
+    hosts: list[tuple[str, ...]] = [(f"with the board's host, {took} ms a token", "", "", "")]
     for row in result["decode_range"]:
         rows.append((row["label"], *(f"{one:.1f}" for one in row["tok_s"].values()), kind))
-        if row["tok_s_with_host"] is not None:
-            speeds = (f"{one:.1f}" for one in row["tok_s_with_host"].values())
+        if ends := row["tok_s_with_host"]:
+            speeds = (f"{ends[1][at]:.1f} to {ends[0][at]:.1f}" for at in row["tok_s"])
             hosts.append((row["label"], *speeds, f"{kind}, host estimated"))
     return [*rows, *(hosts if len(hosts) > 1 else [])]
 

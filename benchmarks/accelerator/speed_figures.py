@@ -267,12 +267,15 @@ def range_cases(config: AcceleratorConfig) -> list[PassCase]:
 
 
 def decode_range(
-    passes: Passes, config: AcceleratorConfig, host_s: float | None, conditions: Sequence[Condition] = CONDITIONS
+    passes: Passes,
+    config: AcceleratorConfig,
+    hosts_s: Sequence[float] = (),
+    conditions: Sequence[Condition] = CONDITIONS,
 ) -> list[dict[str, Any]]:
     """Return the speed of decoding under each condition, in tokens per second by the position that is decoded.
 
     Args:
-        host_s: seconds of the host for each token, during which the device waits; None: not known.
+        hosts_s: seconds of the host for each token, during which the device waits, at best and at worst; none: not known.
     """
     rows = []
     for condition in conditions:
@@ -284,7 +287,7 @@ def decode_range(
                 "name": condition.name,
                 "label": condition.label,
                 "tok_s": (speeds := {n: 1 / one for n, one in seconds.items()}),
-                "tok_s_with_host": None if host_s is None else with_host(speeds, host_s),
+                "tok_s_with_host": [with_host(speeds, host) for host in hosts_s],
             }
         )
     return rows

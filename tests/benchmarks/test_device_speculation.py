@@ -134,26 +134,25 @@ def test_the_decoder_s_clock_is_replaced_and_restored(benchmark: Any) -> None:
     assert module.time is before
 
 
-def test_nested_work_is_counted_once(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([1.0, 3.0, 8.0, 9.5])  # the outer work begins, the inner one does, it ends, the outer one ends
-    monkeypatch.setattr(part("clock").time, "perf_counter", lambda: next(times))
-    books = part("clock").Books(clock=part("clock").BoardClock())
-    outer = books.enter()
-    inner = books.enter()
-    assert books.leave(inner) == 5.0
-    assert books.leave(outer) == 3.5
-
-
-def test_costs_are_spent_times_the_factor(benchmark: Any) -> None:
+def test_costs_are_spent_on_the_clock(benchmark: Any) -> None:
     clock = part("clock").BoardClock()
-    costs = part("clock").HostCosts(table={("draft", 1): 1e-3, ("draft", 4): 3e-3})
-    books = part("clock").Books(clock=clock, costs=costs, factor=8.0)
+    costs = part("clock").HostCosts(
+        table={("draft", 1): 1e-3, ("draft", 4): 3e-3, ("grow", 0): 7e-3, ("grow", 1): 2e-3}
+    )
+    books = part("clock").Books(clock=clock, costs=costs)
     books.charge("draft", 1)
-    assert clock.now == pytest.approx(8e-3)
-    books.charge("draft", 7)  # the nearest measured one
-    assert clock.now == pytest.approx(32e-3)
+    assert clock.now == pytest.approx(1e-3)
+    books.charge("draft", 7)  # the nearest one that is known
+    assert clock.now == pytest.approx(4e-3)
     books.charge("unheard of", 1)
-    assert clock.now == pytest.approx(32e-3)
+    assert clock.now == pytest.approx(4e-3)
+    for calls in (2, 0):
+        books.begin_growing("grow")
+        for _ in range(calls):
+            books.called()
+        books.end_growing()
+    assert clock.now == pytest.approx(4e-3 + 4e-3 + 7e-3)
+    assert books.spent == {"draft": pytest.approx(4e-3), "unheard of": 0, "grow": pytest.approx(11e-3)}
 
 
 def replayed(benchmark: Any) -> tuple[Any, Any, Any]:
@@ -229,7 +228,7 @@ def test_a_pass_ends_with_the_device_and_moved_rows_need_a_commit(benchmark: Any
     [
         (["--board", "nexys"], "no board 'nexys'; there are"),
         (["--prompts", "0"], "--prompts must be at least 1"),
-        (["--host-factor", "-1"], "--host-factor 0 to 1000"),
+        (["--tokens", "8"], "--tokens 16 to 512"),
     ],
 )
 def test_impossible_requests_are_refused(

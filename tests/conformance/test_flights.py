@@ -380,7 +380,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def test_rounds_with_guesses_fly_and_write_the_same(guessing: Bench, expected: list[int]) -> None:
-    """Who uses target or cache meanwhile ends the flight, and what it had guessed further is forgotten."""
+    """Use target and cache meanwhile, which ends the flight; the rounds that were not read are forgotten."""
     decoder, sequence, engine = guessing.start()
     tokens: list[int] = []
     flights = 0
