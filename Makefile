@@ -60,6 +60,7 @@ figures: ## write all tables of README.md and docs/ that a program can say, in s
 	@.venv/bin/python -m benchmarks.memory.sizes --write-docs
 	@.venv/bin/python -m benchmarks.speculation.draft_law --write-docs
 	@.venv/bin/python -m benchmarks.speculation.estimates --write-docs
+	@.venv/bin/python -m benchmarks.quality.ternary_head --write-docs
 	@.venv/bin/python -m tests.mutation.campaign --plan --write-docs
 	@.venv/bin/python -m tests.quantize.readers.support.make_formats_page
 	@.venv/bin/python -m tests.edgedec.families.support.make_family_table

@@ -42,6 +42,7 @@ OWNERS: Mapping[str, str] = {
     "sizes": "-m benchmarks.memory.sizes --write-docs",
     "builds": "-m benchmarks.accelerator.builds --write-docs",
     "drafters": "-m benchmarks.speculation.estimates --write-docs",
+    "ternary-head": "-m benchmarks.quality.ternary_head --write-docs",
 }
 
 _ROOT = Path(__file__).resolve().parents[2]
