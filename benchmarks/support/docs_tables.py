@@ -43,6 +43,7 @@ OWNERS: Mapping[str, str] = {
     "builds": "-m benchmarks.accelerator.builds --write-docs",
     "drafters": "-m benchmarks.speculation.estimates --write-docs",
     "ternary-head": "-m benchmarks.quality.ternary_head --write-docs",
+    "kv": "-m benchmarks.quality.kv_rows --write-docs",
 }
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ from benchmarks.support.docs_tables import OWNERS, block_names, outdated_blocks
 ROOT = Path(__file__).parents[2]
 TABLES = {**options.TABLES, **sizes.TABLES, "law drafts": draft_law.kept_table, "drafters": estimates.kept_table}
 SLOW = options.TABLES.keys()  # tables that take half a second each
-# Owners of blocks that take half an hour and more, or need the measured times of a host.
-LONG = {"builds", "coverage", "speculation", "timing"}
+# Owners of blocks that take a quarter of an hour and more, or need the measured times of a host.
+LONG = {"builds", "coverage", "kv", "speculation", "timing"}
 # Programs that write whole pages, or blocks of another form.
 WRITERS = (
     "-m tests.quantize.readers.support.make_formats_page",
