@@ -22,25 +22,26 @@ import torch
 
 _FOLDER = Path(__file__).resolve().parents[1] / "golden"
 _BASE: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
+    "head_dim": 8,
     "rms_norm_eps": 1e-5,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
     # Widths are tiny, so weights must be large for attention and rotation to matter in the logits.
-    "initializer_range": 0.3,
+    "initializer_range": 0.45,
 }
 # older spelling of the rotary settings; transformers 5 saves the newer one
 _CASES: dict[str, dict[str, Any]] = {
-    "plain": {"rms_norm_eps": 1e-6},
+    "plain": {"hidden_size": 32, "rms_norm_eps": 1e-6},
     "grouped_tied": {"num_key_value_heads": 2, "tie_word_embeddings": True},
     "one_layer_one_kv_head": {"num_hidden_layers": 1, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
-    "wide_heads": {"hidden_size": 40, "num_key_value_heads": 1, "head_dim": 16},
-    "narrow_heads": {"hidden_size": 36, "head_dim": 6, "num_key_value_heads": 2, "rope_theta": 500000.0},
+    "wide_heads": {"hidden_size": 20, "num_key_value_heads": 1, "head_dim": 16},
+    "narrow_heads": {"hidden_size": 28, "head_dim": 6, "num_key_value_heads": 2, "rope_theta": 500000.0},
     "biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2},
     "linear": {"rope_theta": 1000.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
     # Wavelengths fall on both sides of the band and inside it, with head_dim 16 and 32 original positions.
@@ -265,9 +266,7 @@ def _positions(n: int, config: Any) -> list[int]:
     return [*range(n - 6), *range(200, 203), *range(400, 403)]
 
 
-def _make(
-    family: str, folder: Path, cases: dict[str, dict[str, Any]], base: dict[str, Any] = _BASE, packed: bool = False
-) -> None:
+def _make(family: str, folder: Path, cases: dict[str, dict[str, Any]], base: dict[str, Any] = _BASE) -> None:
     """Write one file; ``family`` is spelled as in transformers' class names."""
     transformers: Any = import_module("transformers")
     folder.mkdir(exist_ok=True)
@@ -284,12 +283,8 @@ def _make(
             place = {} if family == "Mamba2" else {"position_ids": positions}
             logits = model(ids, attention_mask=torch.ones_like(ids), **place).logits[0]
         tensors = {key: value.half().numpy() for key, value in _stored(model).items()}
-        weights: dict[str, Any]
-        if packed:  # one array, because each array of a file costs more bytes than many of these tensors hold
-            shapes = json.dumps([[key, value.shape] for key, value in tensors.items()])
-            weights = {"shapes": np.array(shapes), "values": np.concatenate([x.reshape(-1) for x in tensors.values()])}
-        else:
-            weights = {f"weights.{key}": value for key, value in tensors.items()}
+        # The tensors are one array, because each array of a file costs more bytes than many of them hold.
+        shapes = json.dumps([[key, value.shape] for key, value in tensors.items()])
         # An infinite limit is the default, and has no place in JSON.
         config_keys = {
             key: value for key, value in config.to_diff_dict().items() if key != "dtype" and "inf" not in str(value)
@@ -300,7 +295,8 @@ def _make(
             ids=ids[0].numpy().astype(np.int32),
             positions=positions[0].numpy().astype(np.int32),
             logits=logits.numpy(),
-            **weights,
+            shapes=np.array(shapes),
+            values=np.concatenate([value.reshape(-1) for value in tensors.values()]),
         )
 
 
@@ -310,10 +306,10 @@ def main() -> None:
     if "llama" in families:
         _make("Llama", _FOLDER, _CASES)
     if "bitnet" in families:
-        _make("BitNet", _FOLDER / "bitnet", _BITNET_CASES)
+        _make("BitNet", _FOLDER / "bitnet", _BITNET_CASES, _BASE | {"hidden_size": 32, "head_dim": None})
     for family, (spelled, cases) in _FAMILIES.items():
         if family in families:
-            _make(spelled, _FOLDER / family, cases, _TINY, packed=True)
+            _make(spelled, _FOLDER / family, cases, _TINY)
 
 
 if __name__ == "__main__":

@@ -32,22 +32,16 @@ def names(family: str) -> list[str]:
 
 def read(name: str) -> Golden:
     with np.load(FOLDER / f"{name}.npz") as file:
-        weights = _packed(file) if "shapes" in file.files else _single(file)
         return Golden(
             config=json.loads(str(file["config"])),
             ids=file["ids"],
             positions=file["positions"],
             logits=file["logits"],
-            weights=weights,
+            weights=_weights(file),
         )
 
 
-def _single(file: Any) -> dict[str, NDArray[np.float32]]:
-    prefix = "weights."
-    return {k.removeprefix(prefix): file[k].astype(np.float32) for k in file.files if k.startswith(prefix)}
-
-
-def _packed(file: Any) -> dict[str, NDArray[np.float32]]:
+def _weights(file: Any) -> dict[str, NDArray[np.float32]]:
     """Split the one array that holds all tensors by their names and shapes."""
     tensors, at, values = {}, 0, file["values"].astype(np.float32)
     for name, shape in json.loads(str(file["shapes"])):
