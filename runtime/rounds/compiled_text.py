@@ -188,8 +188,9 @@ class CompiledText:
             if not self.speculates:  # a tree and an outcome would take time
                 yield tokens, seconds, None
                 continue
-            tree = TokenTree(tokens=rounds.tokens[at, :size], parents=rounds.parents[at, :size], draft={})
-            yield tokens, seconds, (tree, Outcome(path=rounds.path[at, :path], next_token=tokens[-1]))
+            row = done.begin + at
+            tree = TokenTree(tokens=rounds.tokens[row, :size], parents=rounds.parents[row, :size], draft={})
+            yield tokens, seconds, (tree, Outcome(path=rounds.path[row, :path], next_token=tokens[-1]))
 
 
 class NextRounds(NamedTuple):

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.bundle.bundle import Bundle
 from edgedec.runtime import loop
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, AutoregressiveSequence, open_decoder
@@ -21,13 +20,13 @@ from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.loop.inputs import SUBMIT
 from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.planning.speculation import create_drafter, create_policy, create_verifier
-from edgedec.runtime.protocols import Drafter, Limits, Pass, Request
+from edgedec.runtime.protocols import Drafter, Limits, Outcome, Pass, Request, TokenTree
 from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._cpu import CpuTarget
-from tests.runtime.support.bench_decoders import PROMPT, VOCAB, make_pair
+from tests.runtime.support.bench_decoders import PROMPT, VOCAB, Pair, make_pair
 from tests.support.no_collector import no_collector
 
 pytestmark = pytest.mark.skipif(loop.load() is None, reason="the loop's library was not built (no C++ compiler)")
@@ -103,9 +102,13 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> CpuTarget:
-    path: Path = tmp_path_factory.mktemp("pair")
-    target = open_target(make_pair(path).large, limits=LIMITS, threads=1)
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def opened(pair: Pair) -> CpuTarget:
+    target = open_target(pair.large, limits=LIMITS, threads=1)
     if not isinstance(target, CpuTarget):
         pytest.skip("the kernels were not built")
     return target
@@ -352,10 +355,12 @@ def test_what_is_dropped_in_flight_is_freed_at_once(tmp_path: Path) -> None:
 GUESSES = replace(LIMITS, depth=3)
 
 
-@pytest.fixture(params=["ngram", "trigram", "model"])
-def guessing(request: pytest.FixtureRequest, bench: Bench, opened: CpuTarget, small: Bundle) -> Bench:
-    """Return the bench with a drafter, whose guesses always look worth their time."""
-    bench.drafter = create_drafter(request.param, small if request.param == "model" else None, threads=1)
+@pytest.fixture(params=["ngram", "trigram", "model", "itself"])
+def guessing(request: pytest.FixtureRequest, bench: Bench, pair: Pair) -> Bench:
+    """Return the bench with a drafter, whose guesses always look worth their time; the model itself is mostly right."""
+    models = {"model": pair.small, "itself": pair.large}
+    name = "model" if request.param in models else request.param
+    bench.drafter = create_drafter(name, models.get(request.param), threads=1)
     bench.limits = GUESSES
     patch = request.getfixturevalue("monkeypatch")
     patch.setattr(Adaptive, "size", lambda adaptive, policy, size, length: size)
@@ -374,16 +379,23 @@ def _not_in_flight(bench: Bench, function: Callable[..., Any]) -> Callable[..., 
     return called
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_pair(tmp_path_factory.mktemp("small")).small
-
-
-def test_rounds_with_guesses_fly_and_write_the_same(guessing: Bench, expected: list[int]) -> None:
+def test_rounds_with_guesses_fly_and_write_the_same(
+    guessing: Bench, expected: list[int], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Use target and cache meanwhile, which ends the flight; the rounds that were not read are forgotten."""
     decoder, sequence, engine = guessing.start()
     tokens: list[int] = []
     flights = 0
+    learned: list[int] = []  # the tokens of the trees and outcomes from which the decision to speculate learns
+    observe = Adaptive.observe
+
+    def observed(adaptive: Adaptive, tree: TokenTree, outcome: Outcome, **measured: Any) -> None:
+        path = outcome.path
+        assert tree.parents[path[1:]].tolist() == path[:-1].tolist()
+        learned.extend([*tree.tokens[path[1:]].tolist(), outcome.next_token])
+        observe(adaptive, tree, outcome, **measured)
+
+    monkeypatch.setattr(Adaptive, "observe", observed)
     for use in (_submit, _fork) * 4:
         guessing.text(engine, tokens, len(tokens) + 4)
         flights += guessing.flight is not None
@@ -395,6 +407,8 @@ def test_rounds_with_guesses_fly_and_write_the_same(guessing: Bench, expected: l
     assert flights > 1
     assert tokens == expected
     assert sequence.rounds.drafted > 0
+    assert learned == tokens
+    assert sum(sequence.rounds.accepted) > 5 or request.node.callspec.id != "itself"
     assert decoder.cached == [*PROMPT.tolist(), *tokens][: LIMITS.positions]
     decoder.state.close()
 
