@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "accelerator.hpp"
 #include "auto.hpp"
 #include "rounds.hpp"
 
@@ -443,6 +444,121 @@ void rounds() {
     show("rounds");
 }
 
+// An accelerator whose functions are called. A pass ends in a wait, with random logits of which it finds the largest.
+constexpr int64_t kMostSlots = edgedec::kMostSlots, kPairs = 3, kMostFound = 8, kRowsAt = 4096, kClear = 88, kControl = 80;
+int64_t device_registers[64], device_events;
+edgedec::AcceleratorArguments device;
+std::vector<uint8_t> device_input, device_output;
+
+void find_largest(int64_t row) {
+    std::vector<std::pair<int32_t, int32_t>> order;  // negative logit, id
+    const int32_t spread = 1 + static_cast<int32_t>(number(30));
+    for (int64_t id = 0; id < kVocab; ++id) {
+        const auto logit = static_cast<int32_t>(number(spread));
+        std::memcpy(device_output.data() + kRowsAt + id * device.row_bytes + 4 * row, &logit, 4);
+        order.emplace_back(-logit, static_cast<int32_t>(id));
+    }
+    std::sort(order.begin(), order.end());
+    for (int64_t at = 0; at < device.top_k; ++at) {
+        const auto& [negative, id] = order[static_cast<size_t>(at)];
+        const int32_t found[2] = {-negative, number(900) ? id : static_cast<int32_t>(kVocab)};
+        std::memcpy(device_output.data() + 8 * (device.slots * (1 + at) + row), found, 8);
+    }
+    const int16_t scale[4] = {static_cast<int16_t>(20000 + number(10000)), static_cast<int16_t>(number(9) - 20), 0, 0};
+    std::memcpy(device_output.data() + 8 * row, scale, 8);
+}
+
+int64_t read_device(int64_t offset) {
+    put(offset);
+    if (failing && number(60 * failing) == 0) return -1;
+    return offset == kClear ? device_events : device_registers[offset / 4];
+}
+
+int64_t write_device(int64_t offset, int64_t value) {
+    put(offset);
+    put(value);
+    device_registers[offset / 4] = value;
+    if (offset == kClear) device_events &= ~value;
+    return 0;
+}
+
+int64_t wait_for_device(double) {
+    const int64_t doorbell = device_registers[kControl / 4];
+    if (doorbell == device.commit_bit) device_events = device.committed_bit;
+    if (doorbell != device.start_bit) return 1;
+    put(device_input.data(), device_input.size());
+    for (int64_t row = 0; row < device.slots; ++row) find_largest(row);
+    device_events = failing && number(8 * failing) == 0 ? device.error_bit : device.done_bit;
+    return number(2);
+}
+
+void accelerators() {
+    for (int64_t trial = 0; trial < 120; ++trial) {
+        int32_t table[1], found_ids[kMostSlots * kMostFound], places[1024];
+        double wide[kMostSlots * kWidth], seconds[kRounds], began[kRounds];
+        int16_t angles[(kPositions + 1) * kPairs * 2];
+        uint8_t rows[kVocab * kWidth];
+        float scales[kVocab];
+        for (auto& angle : angles) angle = static_cast<int16_t>(number(60000) - 30000);
+        for (auto& byte : rows) byte = static_cast<uint8_t>(number(256));
+        for (float& scale : scales) scale = logit();
+        device = {};
+        device.slots = 1 + number(kMostSlots);
+        device.port_bytes = 4 << number(3);
+        for (device.item_bytes = 4; device.item_bytes < 4 * device.slots;) device.item_bytes *= 2;
+        device.rows_start = device.item_bytes * number(3);
+        device.angles_start[0] = device.rows_start + kWidth * device.item_bytes;
+        device_input.assign(static_cast<size_t>(device.angles_start[0] + kPairs * device.item_bytes + 64), 0xEE);
+        const int64_t pieces = static_cast<int64_t>(device_input.size()) / device.port_bytes, stride = number(2) ? 1 : pieces - 1;
+        for (int64_t at = 0; at < pieces; ++at) places[at] = static_cast<int32_t>(at * stride % pieces * device.port_bytes);
+        device.row_bytes = device.item_bytes;
+        device_output.assign(static_cast<size_t>(kRowsAt + kVocab * device.row_bytes), 0);
+        std::fill_n(device_registers, 64, 0);
+        device.embed = wide, device.positions = row_positions, device.visible = visible, device.sequences = sequences;
+        device.logits = target_logits, device.found_ids = found_ids;
+        device.read = read_device, device.write = write_device, device.wait = wait_for_device;
+        device.flush_files.action = device.fetch_files.action = -1;
+        device.patience_seconds = 1, device.clock_hz = 1e6, device.scale = 0.5, device.per_unit = 64, device.most = 1 << 20;
+        device.parameters_at = 8, device.commit_slots_at = 12, device.position_at = 16, device.mask_at = 48, device.control_at = kControl;
+        device.status_at = 84, device.events_at = kClear, device.counters_at = 96, device.committed_shift = 4, device.logits_shift = 24;
+        device.start_bit = 1, device.commit_bit = 2, device.latch_bit = 8, device.busy_bits = 1;
+        device.done_bit = 1, device.error_bit = 2, device.committed_bit = 4;
+        device.input = device_input.data(), device.places = places, device.input_bytes = static_cast<int64_t>(device_input.size());
+        device.width = kWidth, device.angles[0] = angles, device.turns = number(2), device.pairs = kPairs;
+        device.output = device_output.data(), device.top_k = 1 + number(kMostFound), device.vocab = kVocab, device.ids = kVocab - number(4);
+        device.rows_at = kRowsAt, device.likeliest = number(device.top_k + 1), device.written = device.slots;
+        if (edgedec::accelerator_fault(device)) std::abort();
+        edgedec::TargetArguments target{};
+        target.width = kWidth;
+        target.row_positions = row_positions, target.result_rows = result_rows, target.visible = visible, target.sequences = sequences;
+        target.table = table;
+        target.logits = target_logits;
+        target.vocab = kVocab, target.rows = device.slots;
+        target.submit = edgedec::accelerator_submit, target.wait = edgedec::accelerator_wait, target.move = edgedec::accelerator_move;
+        target.session = target.cache = &device;
+        target.scales = scales;
+        target.block_rows = kPositions, target.kinds = target.table_stride = target.block_stride = 1;
+        target.stored_rows = rows, target.wide_embed = wide;
+        target.found_ids = found_ids, target.found = &device.found, target.seconds = &device.seconds;
+        DriverText owner;
+        owner.arguments.held = 1;
+        owner.arguments.nodes = std::min(owner.arguments.nodes, device.slots);
+        owner.arguments.most_tokens = 200;
+        edgedec::TextArguments* const addresses[] = {&owner.arguments};
+        edgedec::RoundsArguments call{};
+        call.target = &target, call.texts = addresses, call.count = 1, call.most_rounds = kRounds, call.most_seconds = 1e9;
+        call.pass_seconds = seconds, call.pass_began = began;
+        failing = number(4) ? 0 : 12;
+        device_events = 0;
+        put(edgedec_loop_rounds(&call));
+        owner.show_rounds(owner.arguments.rounds);
+        put(device.failure);
+        put(device.passes);
+        put(device.commits);
+    }
+    show("accelerators");
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -451,6 +567,7 @@ int main(int count, char** arguments) {
         drafts();
         sampling();
         rounds();
+        accelerators();
     }
     std::printf("%s\n", edgedec_loop_error());
     return 0;

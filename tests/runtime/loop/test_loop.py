@@ -409,7 +409,7 @@ def test_random_arguments_pass_the_sanitizers_and_give_equal_results_on_another_
     if compiler is None:
         pytest.skip("needs a C++ compiler")
     expected = driven(tmp_path, "native", compiler)
-    assert expected.count("\n") == 3 * 9 + 1
+    assert expected.count("\n") == 3 * 10 + 1
     assert driven(tmp_path, "sanitized", compiler, extra=SANITIZERS) == expected
     cross, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if not cross or not emulator:
