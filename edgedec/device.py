@@ -17,7 +17,8 @@ A device is found by its name, the name of a file in one of ``PACKAGES``, which 
 ``TAPS`` is True in the file of a device that runs programs whose configuration has ``taps``.
 
 A device may have members beside those of the protocol, which ``OPTIONAL`` names; one that stands in front of another device
-shows those of it. A device that the compiled loop may use by itself also has ``loop_access``, a ``LoopAccess``.
+shows those of it. A device that the compiled loop may use by itself also has ``loop_access``, a
+``LoopAccess``, which one in front of another does not show: it would not see what the loop does.
 """
 
 from __future__ import annotations

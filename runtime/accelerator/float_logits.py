@@ -100,9 +100,17 @@ class SparseRows:
     def __init__(self, slots: int, vocab: int) -> None:
         self._rows = np.full((slots, vocab), -np.inf, np.float32)
         self._finite: list[NDArray[np.int32]] = []  # the ids of the rows that are filled
+        self._lent = False
+
+    def lend(self) -> NDArray[np.float32]:
+        """Return the rows for somebody else's use, until the next call of ``filled``."""
+        self._lent = True
+        return self._rows
 
     def filled(self, ids: NDArray[np.int32], values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return rows with ``values`` [r, k] at ``ids`` [r, k] and -inf elsewhere, until the next call."""
+        if self._lent:
+            self._rows[:], self._lent, self._finite = -np.inf, False, []
         for row, places in enumerate(self._finite):
             self._rows[row, places] = -np.inf
         rows, self._finite = self._rows[: len(ids)], list(ids)

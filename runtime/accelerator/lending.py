@@ -27,16 +27,17 @@ from edgedec.hw.isa.striping import physical_address
 from edgedec.reference.integer_profile.numbers import WIDE_BITS, largest
 from edgedec.reference.integer_profile.tables import rotary
 from edgedec.runtime import loop
+from edgedec.runtime.accelerator.float_logits import SparseRows
 from edgedec.runtime.accelerator.program_state import ProgramState
+from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import Driver
 from edgedec.runtime.driver.regions import ADDRESS_REGISTERS
-from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.loop.inputs import STORED, SUBMIT, WAIT, LoopInputs, TargetArguments, check_size, members
 from edgedec.runtime.protocols import CostModel, State
 from edgedec.schemes import EmbeddingWeight, FloatWeight, Int8Weight
 
-__all__ = ["AcceleratorArguments", "AcceleratorLender", "LentWork", "lender_of"]
+__all__ = ["AcceleratorArguments", "AcceleratorLender", "lender_of"]
 
 _MOST_TURNS = 2
 _READ, _WRITE = CFUNCTYPE(c_int64, c_int64), CFUNCTYPE(c_int64, c_int64, c_int64)
@@ -97,32 +98,21 @@ class AcceleratorArguments(ctypes.Structure):
     )
 
 
-class LentWork:
-    """The work that the compiled loop has done since the last look.
-
-    Members:
-        passes, rows, commits: their numbers; rows are those of the passes.
-        seconds: their time on the device.
-        report: the sums of their counters.
-        accesses: accesses to registers.
-    """
-
-    def __init__(self, now: AcceleratorArguments, before: list[float]) -> None:
-        numbers = _work(now)
-        change = [new - old for new, old in zip(numbers, before, strict=True)]
-        self.passes, self.rows, self.commits, self.accesses = map(int, change[:4])
-        self.seconds = change[4]
-        self.report = PassReport(**dict(zip(COUNTS, map(int, change[5:]), strict=True)))
-        before[:] = numbers
-
-
-def _work(arguments: AcceleratorArguments) -> list[float]:
-    names = ("passes", "rows", "commits", "accesses", "busy_seconds")
-    return [*(getattr(arguments, name) for name in names), *arguments.counters]
+def _work(arguments: AcceleratorArguments) -> Counters:
+    """Return what the library has done on the device so far."""
+    counts = dict(zip(COUNTS, arguments.counters, strict=True))
+    del counts["descriptors"]
+    return Counters(
+        passes=arguments.passes,
+        commits=arguments.commits,
+        rows=arguments.rows,
+        seconds=arguments.busy_seconds,
+        **counts,
+    )
 
 
 class AcceleratorLender:
-    """Lends an accelerator and its states to the compiled loop. It does not hold the target, so that this is freed.
+    """Lends an accelerator and its states to the compiled loop.
 
     Parameters:
         library: the compiled loop.
@@ -132,6 +122,7 @@ class AcceleratorLender:
         ids: number of the tokenizer's ids.
         cost: seconds of passes of a device without a clock; None: it has one.
         owner: owner of the states of the target.
+        rows: memory for the logits of a pass.
 
     Members:
         flight: the rounds that run on the device now; None: there are none.
@@ -150,11 +141,12 @@ class AcceleratorLender:
         ids: int,
         cost: CostModel | None,
         owner: object,
+        rows: SparseRows,
     ) -> None:
         self._library, self._driver, self._access, self._embedding = library, driver, access, embedding
-        self._ids, self._cost, self._owner = ids, cost, owner
+        self._ids, self._cost, self._owner, self._rows = ids, cost, owner, rows
         self._arguments: AcceleratorArguments | None = None
-        self._before: list[float] = []
+        self._before = Counters()
         self._raised: BaseException | None = None
 
     def own(self, state: State) -> ProgramState | None:
@@ -179,15 +171,17 @@ class AcceleratorLender:
         self._driver.lend()
         arguments = self.arguments
         if arguments.quiet:
+            arguments.quiet = 0
             self._driver.missed_interrupt()
+        self._rows.lend()
         arguments.written = arguments.slots  # Python's passes have written to all of them
-        arguments.failure = _Failure.NONE
+        arguments.failure, self._raised = _Failure.NONE, None
 
-    def take_back(self, length: int) -> LentWork:
+    def take_back(self, length: int) -> Counters:
         """Give the device back to Python's driver, with ``length`` committed positions. Return what was done on it."""
-        arguments = self.arguments
         self._driver.returned(length)
-        return LentWork(arguments, self._before)
+        before, self._before = self._before, _work(self.arguments)
+        return self._before - before
 
     @cached_property
     def arguments(self) -> AcceleratorArguments:
@@ -206,12 +200,12 @@ class AcceleratorLender:
             "positions": np.zeros(slots, np.int64),
             "visible": np.zeros(slots, np.uint64),
             "sequences": np.zeros((slots, 2), np.int64),
-            "logits": np.empty((slots, vocab), np.float32),
+            "logits": self._rows.lend(),
             "found_ids": np.zeros((slots, self.top_k), np.int32),
         }
         tables, results = np.zeros((1, 1), np.int32), np.zeros(slots, np.int64)
+        self._sequences = arrays["sequences"]
         own = self._arguments = self._own_arguments(arrays)
-        self._before = _work(own)
         address, function = ctypes.addressof(own), self._library.function
         table, stored, scales = _stored(self._embedding)
         arguments = TargetArguments(
@@ -294,7 +288,7 @@ class AcceleratorLender:
     def _reach_device(self, arguments: AcceleratorArguments) -> None:
         """Set the functions, or the memory, through which the loop reaches the device."""
         access, device, regions = self._access, self._driver.device, self._driver.regions
-        if access.registers is not None:
+        if access.registers is not None and access.registers.nbytes >= REGISTER_MAP.bytes:
             arguments.registers = access.registers.ctypes.data
         else:
             arguments.read = _READ(self._calling(device.read_register))
@@ -334,10 +328,14 @@ class AcceleratorLender:
 
     def _after_call(self) -> None:
         """Tell the driver what runs, and raise what has interrupted the call, such as Ctrl-C. ``_failed`` raises errors."""
-        self._driver.left(_EVENTS.get(self.arguments.pending, ""))
-        if self._raised is not None and not isinstance(self._raised, Exception):
-            raised, self._raised = self._raised, None
-            raise raised
+        interruption = None if isinstance(self._raised, Exception) else self._raised
+        # The rounds of an interrupted call are lost, and rings lack the rows that these have replaced.
+        longest = 0 if interruption is None else int(self._sequences[0].sum())
+        self._driver.left(_EVENTS.get(self.arguments.pending, ""), longest)
+        if interruption is not None:
+            self._driver.truncate(self._driver.length)  # to nothing, if a ring lacks these rows
+            self._raised = None
+            raise interruption
 
     def _failed(self) -> str:
         """Raise the error of the last pass or commit."""
@@ -360,19 +358,19 @@ class AcceleratorLender:
 
 
 def lender_of(
-    driver: Driver, embedding: EmbeddingWeight, *, ids: int, cost: CostModel | None, owner: object = None
+    driver: Driver, embedding: EmbeddingWeight, *, ids: int, cost: CostModel | None, owner: object, rows: SparseRows
 ) -> AcceleratorLender | None:
     """Return what lends a driver's device to the compiled loop; None if the loop cannot use it.
 
     Args:
-        driver, embedding, ids, cost, owner: parameters of ``AcceleratorLender``.
+        driver, embedding, ids, cost, owner, rows: parameters of ``AcceleratorLender``.
     """
     access, library, facts = getattr(driver.device, "loop_access", None), loop.load(), driver.program.host
     if access is None or library is None or facts.logits_cap is not None:
         return None
     if not isinstance(embedding, (Int8Weight, FloatWeight)):
         return None  # trits are in memory one by one, and the loop reads planes
-    return AcceleratorLender(library, driver, access, embedding, ids=ids, cost=cost, owner=owner)
+    return AcceleratorLender(library, driver, access, embedding, ids=ids, cost=cost, owner=owner, rows=rows)
 
 
 def _stored(embedding: EmbeddingWeight) -> tuple[NDArray[Any], str, NDArray[np.float32] | None]:

@@ -1,7 +1,8 @@
 """The decoder that writes a text in rounds (``runtime/rounds/round.py``), with what it measures from text to text.
 
 The engine (``runtime/engine``) calls a sequence for one text or for many, whose passes it submits together. Between
-submitting a pass and waiting for its result the host may grow the next tree (``runtime/rounds/ahead.py``).
+submitting a pass and waiting for its result the host may grow the next tree (``runtime/rounds/ahead.py``), unless the
+rounds are those of the compiled loop.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from edgedec.runtime.driver.report import PassReport
@@ -36,9 +36,11 @@ class Counters:
     blocked: int = 0
     dependency: int = 0
 
+    def __add__(self, more: Self) -> Self:
+        return type(self)(**{one.name: getattr(self, one.name) + getattr(more, one.name) for one in fields(self)})
+
     def __sub__(self, earlier: Self) -> Self:
-        members = [member.name for member in fields(self)]
-        return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in members})
+        return type(self)(**{one.name: getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)})
 
     def plus(self, report: PassReport, seconds: float, *, rows: int) -> Self:
         """Return the counters with another pass of ``rows`` rows, or another commit if ``rows`` is 0."""
@@ -50,11 +52,6 @@ class Counters:
             seconds=self.seconds + seconds,
             **more,
         )
-
-    def plus_several(self, report: PassReport, seconds: float, *, passes: int, commits: int, rows: int) -> Self:
-        """Return the counters with the sums of several passes and commits."""
-        one = self.plus(report, seconds, rows=rows)
-        return replace(one, passes=self.passes + passes, commits=self.commits + commits)
 
     def as_json(self) -> dict[str, Any]:
         """Return the counters for ``timings``."""

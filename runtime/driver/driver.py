@@ -424,8 +424,8 @@ class Driver:
             return (
                 f"{self.device.name} gave no answer, and nothing runs on it: another program has reset it; start again"
             )
-        logits = self.registers.read_field("pass_parameters", "logits") != NO_LOGITS
-        last = last_issued(self.program, number, commits=self._expected == "committed", logits=logits)
+        written = self.registers.read_field("pass_parameters", "logits") != NO_LOGITS
+        last = last_issued(self.program, number, commits=self._expected == "committed", logits=written)
         return (
             f"{self.device.name} gave no answer within {self.max_cycles} cycles; {number} instructions were issued{last}: "
             "reset the accelerator"
@@ -444,6 +444,6 @@ class Driver:
         """Take the device back from the compiled loop, with ``length`` committed positions."""
         self.length, self._longest = length, max(self._longest, length)
 
-    def left(self, event: str) -> None:
-        """Note the event of an operation whose end the compiled loop has not seen; empty: none runs."""
-        self._expected = event
+    def left(self, event: str, longest: int) -> None:
+        """Note the event whose end the compiled loop has not seen ("": none), and positions that it may have committed."""
+        self._expected, self._longest = event, max(self._longest, longest)

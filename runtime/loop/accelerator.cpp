@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -24,6 +25,8 @@ struct Failed {
 void barrier() {
 #if defined(__aarch64__)
     __asm__ volatile("dsb sy" ::: "memory");
+#elif defined(__arm__)
+    __asm__ volatile("dsb" ::: "memory");
 #else
     __sync_synchronize();
 #endif
@@ -129,14 +132,16 @@ class Accelerator {
 
     // Waits for the end of what runs, counts it, and makes the first bytes of the output buffer readable. `rows` is 0 for a commit.
     void end(int64_t bytes, int64_t rows) {
+        const auto began = std::chrono::steady_clock::now();
         double left = own_.patience_seconds, part = own_.wait ? kFirstSlice : own_.poll_seconds;
         for (;;) {
-            part = std::min(part, left);
+            part = std::max(0.0, std::min(part, left));
             const bool interrupted = pause(part);
             // The status comes first, so that an operation that ends between the two reads is not missed.
             const uint32_t status = read(own_.status_at);
             const auto events = static_cast<int64_t>(read(own_.events_at));
-            left -= part;
+            // A device that is called has a time of its own.
+            left = own_.wait ? left - part : own_.patience_seconds - seconds_since(began);
             if (own_.wait) part = std::min(2 * part, kLongestSlice);
             if (events & own_.error_bit) throw Failed{PassFailure::error};
             if (events & own_.pending) {
@@ -167,6 +172,10 @@ class Accelerator {
         char text[24];
         const int length = std::snprintf(text, sizeof(text), "%lld", static_cast<long long>(number));
         if (pwrite(static_cast<int>(file), text, static_cast<size_t>(length), 0) != length) throw Failed{PassFailure::called};
+    }
+
+    static double seconds_since(std::chrono::steady_clock::time_point began) {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     }
 
     // Waits for the interrupt, or the time between two looks at the registers. Returns whether there was an interrupt.
@@ -346,6 +355,11 @@ int32_t succeeds(AcceleratorArguments& arguments, const Function& function) {
     return 0;
 }
 
+// Returns whether items fit into the input buffer, and begin with a piece of a port or within one.
+bool holds(const AcceleratorArguments& own, int64_t start, int64_t count) {
+    return start >= 0 && start % std::min(own.item_bytes, own.port_bytes) == 0 && start + count * own.item_bytes <= own.input_bytes;
+}
+
 bool is_power(int64_t number) { return number > 0 && !(number & (number - 1)); }
 
 }  // namespace
@@ -358,7 +372,8 @@ const char* accelerator_fault(const AcceleratorArguments& arguments) {
     if (own.slots < 1 || own.slots > kMostSlots || own.turns < 0 || own.turns > kMostTurns || own.pairs < 0 || own.width < 1)
         return "the rows of a pass are out of range";
     if (!own.places || !is_power(own.port_bytes) || !is_power(own.item_bytes) || own.port_bytes < 4 || own.item_bytes < 4 * own.slots ||
-        own.rows_start % std::min(own.item_bytes, own.port_bytes))
+        !holds(own, own.rows_start, own.width) || !holds(own, own.angles_start[0], own.turns > 0 ? own.pairs : 0) ||
+        !holds(own, own.angles_start[1], own.turns > 1 ? own.pairs : 0))
         return "the layout of the input buffer is out of range";
     if (own.vocab < 1 || own.ids < 1 || own.ids > own.vocab || own.top_k < 0 || std::min(own.top_k, own.vocab) > kMostFound ||
         own.likeliest < 0 || own.likeliest > own.top_k || own.row_bytes < 4 * own.slots)

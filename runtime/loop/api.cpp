@@ -112,7 +112,7 @@ void check_coupling(int64_t coupling, const SamplingOptions* options) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 16; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 17; }
 
 // Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model, 4 of
 // `auto`, 5 of its candidates, 6 of an accelerator.
@@ -334,6 +334,9 @@ EDGEDEC_API int64_t edgedec_loop_follow(void* follower, int64_t taken) { return 
 
 // Announces that the call has ended.
 EDGEDEC_API void edgedec_loop_end(void* follower) { static_cast<Follower*>(follower)->end(); }
+
+// Lets the call begin no further round.
+EDGEDEC_API void edgedec_loop_stop(void* follower) { static_cast<Follower*>(follower)->stop(); }
 
 // Returns once the call has ended, which begins no further round.
 EDGEDEC_API void edgedec_loop_halt(void* follower) { static_cast<Follower*>(follower)->halt(); }

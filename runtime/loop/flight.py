@@ -25,6 +25,10 @@ __all__ = ["Flight"]
 _LOG = logging.getLogger(__name__)
 
 
+def _nothing() -> None:
+    """Finish nothing."""
+
+
 class Flight:
     """A call of the library that runs in a thread of its own.
 
@@ -48,7 +52,7 @@ class Flight:
         lent: Sequence[tuple[Lender, LendingState]],
         length: int,
         text: I32,
-        finish: Callable[[], None],
+        finish: Callable[[], None] = _nothing,
     ) -> None:
         self.call, self._lent, self.length, self._text, self._finish = call, lent, length, text, finish
         self._state = lent[0][1]
@@ -85,8 +89,8 @@ class Flight:
     def read(self) -> tuple[int, int]:
         """Wait for rounds that were not read. Return the numbers of the first one and of the one after the last."""
         begin = self._read
-        self._read = self.call.follow(begin)
-        self.length += int(self.call.texts[0].path_sizes[begin : self._read].sum())
+        end = self.call.follow(begin)
+        self._read, self.length = end, self.length + int(self.call.texts[0].path_sizes[begin:end].sum())
         self._state.advance(self.length - 1, self._text, held=True)
         return begin, self._read
 
@@ -94,12 +98,14 @@ class Flight:
         """End the flight after the pass that is running. What was not read is forgotten. A second call does nothing."""
         if self._landed:
             return
-        self.call.halt()  # before anything else, because an interruption may come after each statement
-        self._landed = True
+        if not self.call.halt(self):  # before anything else, because an interruption may come after each statement
+            return
         for lender, state in self._lent:
             lender.flight = state.land = None
         self._state.advance(self.length - 1, self._text)
         self._finish()
+        self._landed = True
+        self._lent, self._finish = (), _nothing  # a drafter that is released takes its model along
 
     def __del__(self) -> None:
         self.land()

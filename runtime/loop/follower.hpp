@@ -39,6 +39,12 @@ class Follower {
         return finished_;
     }
 
+    // Lets no further round begin.
+    void stop() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        halted_ = true;
+    }
+
     // Lets no further round begin, and waits for the end of the call.
     void halt() {
         std::unique_lock<std::mutex> lock(mutex_);

@@ -195,6 +195,7 @@ class RoundsCall:
         self.address = ctypes.addressof(self._arguments)
         self._follower: int | None = None
         self._thread: threading.Thread | None = None
+        self._kept: object = None
         self._call = library.function("edgedec_loop_rounds")
         check_size(library, 0, TargetArguments)
         check_size(library, 2, RoundsArguments)
@@ -212,9 +213,11 @@ class RoundsCall:
         """
         self._arguments.most_rounds, self._arguments.most_seconds = rounds, seconds
         self._arguments.pause = None if pause is None else pause.address
-        self._library.check(self._call(self.address))
-        if self.inputs.after_call is not None:
-            self.inputs.after_call()
+        try:
+            self._library.check(self._call(self.address))
+        finally:
+            if self.inputs.after_call is not None:
+                self.inputs.after_call()
         return max(int(text.arguments.rounds) for text in self.texts)
 
     def start(self, rounds: int, pause: Pause | None = None) -> None:
@@ -238,14 +241,25 @@ class RoundsCall:
                 self.run(rounds, math.inf, pause)
         finally:
             self._library.function("edgedec_loop_end")(self._follower)
+            self._kept = None
 
     def follow(self, taken: int) -> int:
         """Wait for a round after ``taken`` ones, which were read. Return the number of all; ``taken``: no other comes."""
         return int(self._library.function("edgedec_loop_follow")(self._follower, taken))
 
-    def halt(self) -> None:
-        """End the rounds after the one that is running, and wait for it. A second call does nothing."""
+    def halt(self, owner: object) -> bool:
+        """End the rounds after the one that is running, and wait for it. A second call does nothing.
+
+        Returns:
+            False if the rounds themselves have called this: the collector may free their ``owner`` in a function of a
+            device. They cannot be waited for then, so they keep what it holds until they end.
+        """
+        if self._thread is threading.current_thread():
+            self._kept = owner
+            self._library.function("edgedec_loop_stop")(self._follower)
+            return False
         if self._thread is not None and self._thread.ident is not None:
             self._library.function("edgedec_loop_halt")(self._follower)
             self._thread.join()
         self._thread, self._arguments.follower = None, None
+        return True

@@ -50,7 +50,8 @@ class Measurements:
     """The measurements that ``DELAYED`` and ``HARDWARE`` follow.
 
     Members:
-        accept: the acceptance as in ``TreePolicy``, contiguous. It does not change while the library runs rounds.
+        accept: the acceptance as in ``TreePolicy``, contiguous. It may change while the library runs
+            rounds, of which trees depend on it, and texts do not.
         memory: the policy's; None: ``DELAYED`` has no selector.
     """
 

@@ -57,14 +57,15 @@ def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | No
     return _results(together, plans, count)
 
 
-def _prepare(plans: Sequence[NextRounds], rounds: int) -> None:
-    """Take the room for so many rounds, and set the arguments of the texts."""
-    _reserve(plans, rounds)
+def _prepare(plans: Sequence[NextRounds], rounds: int) -> int:
+    """Take the room for so many rounds, and set the arguments of the texts. Return for how many there is room."""
+    rounds = _reserve(plans, rounds)
     plans[0].text.lender.want(plans[0].text.request.top_k)
     for plan in plans:
         plan.text.rounds.set_text(plan.length, plan.tokens)
         plan.text.rounds.set_size(plan.nodes, plan.depth)
         plan.text.rounds.set_growth(plan.growth)
+    return rounds
 
 
 def _may_fly(plans: Sequence[NextRounds]) -> bool:
@@ -79,14 +80,12 @@ def _flight(together: Together, plan: NextRounds) -> tuple[Flight, int]:
     text, rounds = plan.text, MOST_ROUNDS
     if plan.depth:
         rounds = min(rounds, text.steady, text.left or rounds)
-    _prepare([plan], rounds)
+    rounds = _prepare([plan], rounds)
     lent = [(text.lender, plan.state), *(text.draft.lent if plan.depth else ())]
-    finish = text.draft.finish if plan.depth else _nothing
-    return Flight(together.call, lent, plan.length, text.ids, finish), rounds
-
-
-def _nothing() -> None:
-    """Finish a flight without guesses."""
+    text.flown = plan.nodes, plan.depth, plan.growth
+    if not plan.depth:
+        return Flight(together.call, lent, plan.length, text.ids), rounds
+    return Flight(together.call, lent, plan.length, text.ids, text.draft.finish), rounds
 
 
 def _read_flight(plans: Sequence[NextRounds]) -> DoneRounds | None:
@@ -145,13 +144,14 @@ def _rounds(plans: Sequence[NextRounds]) -> int:
     return min(rounds, text.steady, text.left or rounds) if guesses else rounds
 
 
-def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
-    """Take the blocks for the rounds, or for as many as there is room for, at least one of each text.
+def _reserve(plans: Sequence[NextRounds], rounds: int) -> int:
+    """Take the blocks for the rounds, or for as many as there is room for, at least one of each text. Return their number.
 
     Rings have little more room than for a pass, so this is usual with them.
 
     Raises:
         CacheFullError: there is no room for one round of each.
+        DeviceError: a device cannot be made to hold the rows of a text.
     """
     while True:
         try:
@@ -161,13 +161,13 @@ def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
                     plan.text.draft.reserve(plan.length + rows)
                 blocks, held = plan.state.reserve(rows)
                 plan.text.rounds.set_room(blocks, held, plan.state.slot)
-            return
-        except CacheFullError:
+            return rounds
+        except (CacheFullError, DeviceError) as error:
             for plan in plans:
                 plan.state.advance(plan.length - 1, plan.text.ids)
                 if plan.depth:
                     plan.text.draft.finish()
-            if rounds == 1:
+            if rounds == 1 or isinstance(error, DeviceError):
                 raise
             rounds //= 2
 

@@ -83,6 +83,7 @@ class CompiledText:
         steady: rounds of a call with guesses.
         left: rounds that the growth of the last call is still for; 0: it was for that call.
         together: the texts of the last call, and this one.
+        flown: nodes and depth of a tree, and the growth, of the last flight.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class CompiledText:
         self._growth: CompiledGrowth | None = None
         self.left = 0
         self.together: Together | None = None
+        self.flown: tuple[int, int, CompiledGrowth] = 1, 0, _PLAIN
         self.rounds = TextRounds(
             library,
             text=text,
@@ -141,10 +143,13 @@ class CompiledText:
         if lent is None:
             say_python("the cache of the text is not the target's")
             return None
+        flight = None if self.together is None else self.together.flight
+        if flight is not None and flight.flies:
+            if bool(self.flown[1]) == bool(size.depth):  # the arguments belong to the rounds that run
+                return NextRounds(self, lent, length, *self.flown)
+            flight.land()
         if not size.depth:
             return NextRounds(self, lent, length, 1, 0, _PLAIN)
-        if self._flies and self._growth is not None:  # its arguments belong to the rounds that run
-            return NextRounds(self, lent, length, size.nodes, min(size.depth, size.nodes - 1), self._growth)
         if self.left <= 0 or size != self._size:
             self._growth = None if self._rule is None else self._rule(self.draft, size, accept)
             self.left = 0 if self._growth is None else self._growth.rounds
@@ -158,12 +163,6 @@ class CompiledText:
         self.steady = min(MOST_ROUNDS, 2 * self.steady) if stays else _WITH_GUESSES
         self._size = size
         return NextRounds(self, lent, length, size.nodes, min(size.depth, size.nodes - 1), growth)
-
-    @property
-    def _flies(self) -> bool:
-        """True while rounds run whose tokens were not all read."""
-        flight = None if self.together is None else self.together.flight
-        return flight is not None and flight.flies
 
     def _renewed_costs(self, past: int) -> NDArray[np.float64]:
         """Return the seconds of a pass over each number of rows, which change slowly."""

@@ -9,6 +9,7 @@ from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.protocols import State, Target
+from edgedec.runtime.rounds.compiled_text import land
 
 __all__ = ["SessionMemory"]
 
@@ -49,6 +50,8 @@ class SessionMemory:
     def release_drafter(self) -> None:
         """Give the drafter's memory back to the system. Texts are written without guesses until ``restore_drafter``."""
         if (drafter := self._drafter) is not None:
+            if self._target is not None:
+                land(self._target)  # rounds that run hold the draft
             drafter.release()
             self.release_idle()
 

@@ -147,17 +147,18 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
             returned=self._returned,
             goes_back=model.program.ring is None,
         )
+        self._sparse = SparseRows(config.slots, model.program.host.vocab)
         self._lender = lender_of(
             self.driver,
             model.embedding,
             ids=bundle.tokens.size,
             cost=self._cost if recorded == _WITHOUT_CLOCK else None,
             owner=self._owner,
+            rows=self._sparse,
         )
         self._cache = DeviceRows(self.driver, recipe, lambda report, rows: self._count(report, rows, logits=False))
         self._running: _ProgramTicket | None = None
         self._output = NO_LOGITS  # kind of logits that the last pass wrote
-        self._sparse = SparseRows(config.slots, model.program.host.vocab)
         self.info = TargetInfo(
             vocab=model.program.host.vocab,
             tokenizer_hash=bundle.tokenizer_hash,
@@ -309,10 +310,7 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
         """Note rows that the compiled loop has committed, and what it has done on the device."""
         assert self._lender is not None, "it has lent the state"
         self._cache.extend(rows)
-        work = self._lender.take_back(state.length)
-        self.counters = self.counters.plus_several(
-            work.report, work.seconds, passes=work.passes, commits=work.commits, rows=work.rows
-        )
+        self.counters += self._lender.take_back(state.length)
 
     def _commit(self, state: ProgramState, nodes: I32) -> None:
         """Commit rows of the state's last pass. If another state's rows are on the device now, they run again later.

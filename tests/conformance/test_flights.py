@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,11 +77,10 @@ class Bench:
                 limits=self.limits,
                 processor=sampler.distribution,
                 sampler=sampler,
-                policy=create_policy("chain"),
                 verifier=create_verifier("match", 0.9),
                 random=PositionRandom.seeded(5),
                 ahead_seconds=1e-9,
-                **settings,
+                **{"policy": create_policy("chain"), **settings},
             )
         )
         engine = Engine(self.target, rows=LIMITS.nodes, cost=decoder.cost)
@@ -257,26 +258,33 @@ def test_a_text_that_is_left_in_flight_gives_its_cache_back(bench: Bench, expect
     assert bench.flight is None
 
 
+@contextmanager
+def failing_pass(bench: Bench, number: int) -> Iterator[None]:
+    """Let the pass of this number fail, and succeed when it runs again."""
+    assert bench.target.compiled is not None
+    usual, left = SUBMIT(bench.target.session.run_function), [number]
+
+    def failing(session: int, rows: int, results: int) -> int:
+        left[0] -= 1
+        return -1 if left[0] == 0 else int(usual(session, rows, results))
+
+    bench.target.compiled.inputs.arguments.submit = bad = SUBMIT(failing)
+    yield
+    assert left[0] < 0
+    del bad
+
+
 def test_a_pass_that_fails_in_flight_loses_no_token(bench: Bench, expected: list[int]) -> None:
     """The pass that fails runs again outside of the flight, in which it succeeds."""
     assert bench.target.compiled is not None
     decoder, _, engine = bench.start()
     tokens: list[int] = []
     bench.text(engine, tokens, 5)
-    arguments = bench.target.compiled.inputs.arguments
     decoder.state.fork().close()  # ends the flight
-    usual, left = SUBMIT(bench.target.session.run_function), [3]
-
-    def failing(session: int, rows: int, results: int) -> int:
-        left[0] -= 1
-        return -1 if left[0] == 0 else int(usual(session, rows, results))
-
-    arguments.submit = bad = SUBMIT(failing)
-    bench.text(engine, tokens, 1000)
-    assert left[0] < 0
+    with failing_pass(bench, 3):
+        bench.text(engine, tokens, 1000)
     assert tokens == expected
     decoder.state.close()
-    del bad
 
 
 def test_rounds_one_at_a_time_do_not_fly(bench: Bench, expected: list[int]) -> None:
@@ -316,8 +324,8 @@ def test_an_interrupted_landing_is_made_up_for(
     bench.text(engine, tokens, 4)
     halt = RoundsCall.halt
 
-    def interrupted(call: RoundsCall) -> None:
-        halt(call)
+    def interrupted(call: RoundsCall, owner: object) -> bool:
+        halt(call, owner)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -454,17 +462,84 @@ def test_a_pass_that_fails_in_a_flight_with_guesses_loses_no_token(guessing: Ben
     decoder, _, engine = guessing.start()
     tokens: list[int] = []
     guessing.text(engine, tokens, 8)
-    arguments = guessing.target.compiled.inputs.arguments
     decoder.state.fork().close()  # ends the flight
-    usual, left = SUBMIT(guessing.target.session.run_function), [3]
-
-    def failing(session: int, rows: int, results: int) -> int:
-        left[0] -= 1
-        return -1 if left[0] == 0 else int(usual(session, rows, results))
-
-    arguments.submit = bad = SUBMIT(failing)
-    guessing.text(engine, tokens, 1000)
-    assert left[0] < 0
+    with failing_pass(guessing, 3):
+        guessing.text(engine, tokens, 1000)
     assert tokens == expected
     decoder.state.close()
-    del bad
+
+
+def test_a_flight_that_ends_early_leaves_trees_of_its_own_size(bench: Bench, expected: list[int]) -> None:
+    """Let trees shrink while rounds run, one of which fails: the next call has the new size."""
+    bench.drafter, bench.limits, size = create_drafter("trigram", None, threads=1), GUESSES, [4]
+
+    def sized(adaptive: Adaptive, policy: object, limits: Limits, length: int) -> Limits:
+        return replace(limits, nodes=min(size[0], limits.nodes), depth=min(size[0] - 1, limits.depth))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Adaptive, "size", sized)
+        decoder, _, engine = bench.start(policy=create_policy("static"))
+        tokens: list[int] = []
+        bench.text(engine, tokens, 6)
+        decoder.state.fork().close()  # ends the flight
+        with failing_pass(bench, 3):
+            while len(tokens) < len(expected):
+                bench.text(engine, tokens, len(tokens) + 1)
+                size[0] = 2 if bench.flight is not None else size[0]
+    assert tokens == expected
+    decoder.state.close()
+
+
+def test_the_size_of_trees_ends_a_flight_of_the_other_kind(bench: Bench, expected: list[int]) -> None:
+    """Switch guesses on and off in mid-text; rounds that run are not those that were decided."""
+    bench.drafter, bench.limits, depth = create_drafter("ngram", None, threads=1), GUESSES, [0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Adaptive, "size", lambda adaptive, policy, size, length: replace(size, depth=depth[0]))
+        decoder, sequence, engine = bench.start()
+        tokens: list[int] = []
+        for number in range(6):
+            depth[0] = 3 * (number % 2)
+            bench.text(engine, tokens, len(tokens) + 8)
+            assert bench.flight is not None
+            compiled = sequence._compiled
+            assert compiled is not None
+            assert bool(compiled.flown[1]) == bool(depth[0])
+        bench.text(engine, tokens, 1000)
+    assert tokens == expected
+    decoder.state.close()
+
+
+def test_the_collector_may_free_a_flight_in_its_own_thread(bench: Bench) -> None:
+    """Drop a text that only a cycle holds, and collect in a function that the rounds call."""
+    inside, go = threading.Event(), threading.Event()
+    usual, left = SUBMIT(bench.target.session.run_function), [4]
+
+    def run(session: int, rows: int, results: int) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            left[0] -= 1
+            if not left[0]:
+                inside.set()
+                assert go.wait(60)
+                gc.collect()
+        return int(usual(session, rows, results))
+
+    assert bench.target.compiled is not None
+    with no_collector():
+        bench.target.compiled.inputs.arguments.submit = counted = SUBMIT(run)
+        decoder, sequence, engine = bench.start()
+        tokens: list[int] = []
+        while not inside.is_set():
+            bench.text(engine, tokens, len(tokens) + 1)
+            inside.wait(0.05)
+        assert bench.flight is not None
+        thread, state = bench.flight.call._thread, decoder.state
+        assert thread is not None
+        sequence.itself = sequence  # type: ignore[attr-defined]
+        engine.remove(sequence)
+        del sequence, engine, decoder
+        go.set()
+        thread.join(60)
+        assert not thread.is_alive()
+    gc.collect()
+    state.close()
+    del counted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from ctypes import POINTER, c_int64, cast
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,19 @@ import pytest
 
 from edgedec.device import LoopAccess
 from edgedec.errors import DeviceError
+from edgedec.hw.config import RING_SLACK
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.hw.isa.striping import stripe
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime import loop
 from edgedec.runtime.accelerator import opening
+from edgedec.runtime.accelerator.float_logits import SparseRows
 from edgedec.runtime.accelerator.lending import lender_of
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.driver.regions import ADDRESS_REGISTERS
 from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.rounds import compiled
+from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.answer import Answer
 from edgedec.runtime.session.session import Session
@@ -167,7 +172,7 @@ def test_states_that_take_turns_write_their_own_texts(path: Path) -> None:
 
 
 @contextmanager
-def faulty(path: Path) -> Iterator[tuple[Session, FaultyDevice]]:
+def faulty(path: Path, drafter: str = "none", tree: str = "static") -> Iterator[tuple[Session, FaultyDevice]]:
     devices, before = list[FaultyDevice](), opening.open_device
 
     def wrapped(*arguments: Any, **options: Any) -> FaultyDevice:
@@ -179,7 +184,7 @@ def faulty(path: Path) -> Iterator[tuple[Session, FaultyDevice]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgedec.runtime.targets.accelerator.open_device", wrapped)
-        with opened(path) as session:
+        with opened(path, drafter, tree) as session:
             yield session, devices[0]
 
 
@@ -251,8 +256,58 @@ def test_a_wrapped_device_or_another_embedding_keeps_pythons_loop(path: Path) ->
     with faulty(path) as (session, device):
         del device.loop_access  # type: ignore[attr-defined]
         target = target_of(session)
-        assert lender_of(target.driver, FloatWeight(values=np.zeros((48, 32), np.float32)), ids=48, cost=None) is None
+        more: dict[str, Any] = {"ids": 48, "cost": None, "owner": None, "rows": SparseRows(8, 48)}
+        floats = FloatWeight(values=np.zeros((48, 32), np.float32))
+        assert lender_of(target.driver, floats, **more) is None
         device.loop_access = LoopAccess()  # type: ignore[attr-defined]
-        assert lender_of(target.driver, FloatWeight(values=np.zeros((48, 32), np.float32)), ids=48, cost=None)
+        assert lender_of(target.driver, floats, **more)
         trits = TernaryWeight(trits=np.zeros((1, 48, 32), np.int8), scale=np.ones(1, np.float32), group_size=0)
-        assert lender_of(target.driver, trits, ids=48, cost=None) is None
+        assert lender_of(target.driver, trits, **more) is None
+
+
+def test_a_failure_that_passed_by_is_not_the_cause_of_a_later_one(path: Path) -> None:
+    with faulty(path) as (session, device):
+        whole = write(session).tokens
+        at_read(device, 200, lambda: setattr(device, "failing_reads", 1))
+        assert write(session).tokens == whole, "the rounds before it are read, and the next call succeeds"
+        assert not device.failing_reads
+        lender = target_of(session).compiled
+        assert lender is not None
+        lender.arguments.patience_seconds = 1000 / device.clock_hz
+        at_read(device, 200, lambda: setattr(device, "frozen", True))
+        with pytest.raises(DeviceError, match=r"gave no answer within \d+ cycles"):
+            write(session)
+
+
+@pytest.mark.thorough
+def test_a_ring_that_an_interrupted_call_has_turned_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rounds of the call are lost, but their rows have replaced older ones, more than the ring has to spare."""
+    path = tmp_path / "windowed.edgedec"
+    windowed = {"model_type": "mistral", "sliding_window": 8, "max_position_embeddings": 512, "num_hidden_layers": 2}
+    write_random_bundle(path, {**CONFIG, **windowed}, "ternary")
+    monkeypatch.setattr(compiled, "_seconds", lambda plans: 1e9)  # so that a call has many rounds
+    monkeypatch.setattr(Adaptive, "size", lambda adaptive, policy, size, length: size)
+    with faulty(path, "ngram", "chain") as (session, device):
+        target = target_of(session)
+
+        def generate() -> list[int]:
+            return session.generate(PROMPT, n_predict=110, sampling=GREEDY, ignore_eos=True).tokens
+
+        whole = generate()
+        lender, kept = target.compiled, set[bool]()
+        assert lender is not None
+        sequences = cast(lender.arguments.sequences, POINTER(c_int64))  # rows and past of the last pass
+        for reads in (400, 600, 650):
+            write(session, prompt=(3, 1, 4, 1, 5))
+            at_read(device, reads, lambda: setattr(device, "interrupted_waits", 1))
+            with pytest.raises(KeyboardInterrupt):
+                generate()
+            device.before_read = lambda offset: None
+            rows, past = sequences[0], sequences[1]
+            held = target.driver.length
+            kept.add(held > 0)
+            assert held == 0 or past + rows - held <= RING_SLACK + 8
+            assert generate() == whole
+        assert kept == {True, False}
