@@ -135,7 +135,8 @@ def test_the_published_modelled_figures_come_out_again(benchmark: Any) -> None:
     result = benchmark.measure(find_board("kv260"), traffic, config)
     del kept["fingerprint"]
     for row in result["decode_range"]:
-        assert row.pop("tok_s_with_host")["128"] < row["tok_s"]["128"]
+        best, worst = row.pop("tok_s_with_host")
+        assert worst["128"] < best["128"] < row["tok_s"]["128"]
     assert {name: result[name] for name in kept} == kept
 
 
