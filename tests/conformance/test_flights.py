@@ -17,6 +17,7 @@ import pytest
 from edgedec.runtime import loop
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, AutoregressiveSequence, open_decoder
+from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.loop.inputs import SUBMIT
@@ -24,6 +25,7 @@ from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.planning.speculation import create_drafter, create_policy, create_verifier
 from edgedec.runtime.protocols import Drafter, Limits, Outcome, Pass, Request, TokenTree
 from edgedec.runtime.rounds.adaptive import Adaptive
+from edgedec.runtime.rounds.compiled_text import land
 from edgedec.runtime.sampling.position_random import PositionRandom
 from edgedec.runtime.sampling.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
@@ -543,3 +545,21 @@ def test_the_collector_may_free_a_flight_in_its_own_thread(bench: Bench) -> None
     gc.collect()
     state.close()
     del counted
+
+
+def test_a_drafter_that_is_released_in_flight_takes_its_memory_along(bench: Bench, pair: Pair) -> None:
+    """Land before the release, as a session does, and find nothing of the draft model left without the collector."""
+    drafter = ReleasingDrafter(lambda: create_drafter("model", pair.small, threads=1))
+    bench.drafter, bench.limits = drafter, GUESSES
+    with no_collector(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Adaptive, "size", lambda adaptive, policy, size, length: size)
+        decoder, _, engine = bench.start()
+        bench.text(engine, [], 8)
+        assert bench.flight is not None
+        inner = decoder._draft.inner  # type: ignore[union-attr]
+        kept = [weakref.ref(one) for one in (inner._target.compiled, inner._state)]
+        del inner
+        land(bench.target)
+        drafter.release()
+        assert [one() for one in kept] == [None, None]
+    decoder.state.close()
