@@ -47,6 +47,22 @@ constexpr int64_t kLength = 600;  // tokens of the text before the first round
     std::exit(2);
 }
 
+// Sets what the targets of models with int8 embeddings and one block of keys and values have in common.
+template <class Owner>
+void describe(Owner& owner, int64_t width, int64_t vocab) {
+    TargetArguments& target = owner.target;
+    target.width = width;
+    target.row_positions = owner.positions.data();
+    target.result_rows = owner.results.data();
+    target.visible = owner.visible.data();
+    target.sequences = owner.sequences.data();
+    target.table = &owner.block;
+    target.logits = owner.logits.data();
+    target.vocab = vocab, target.rows = kSlots;
+    target.scales = owner.scales.data();
+    target.block_rows = kPositions, target.kinds = target.table_stride = target.block_stride = 1;
+}
+
 // An accelerator whose registers are memory: clearing the events sets them, so that every operation has ended at once.
 struct Still {
     std::vector<double> embed = std::vector<double>(kSlots * kWidth);
@@ -105,19 +121,10 @@ struct Still {
         own.turns = 1, own.pairs = kPairs;
         own.output = output.data();
         own.top_k = kFound, own.vocab = own.ids = kVocab, own.rows_at = kRowsAt, own.row_bytes = kItem, own.likeliest = 1;
-        target.width = kWidth;
-        target.row_positions = positions.data();
-        target.result_rows = results.data();
-        target.visible = visible.data();
-        target.sequences = sequences.data();
-        target.table = &block;
-        target.logits = logits.data();
-        target.vocab = kVocab, target.rows = kSlots;
+        describe(*this, kWidth, kVocab);
         target.submit = accelerator_submit;
         target.wait = accelerator_wait;
         target.session = target.cache = &own;
-        target.scales = scales.data();
-        target.block_rows = kPositions, target.kinds = target.table_stride = target.block_stride = 1;
         target.move = accelerator_move;
         target.stored_rows = table;
         target.wide_embed = embed.data();
@@ -185,18 +192,9 @@ struct SmallModel {
     SmallModel() {
         for (size_t at = 0; at < logits.size(); ++at) logits[at] = static_cast<float>(at * 7919 % 2000) / 100.0f;
         target.embed = embed.data();
-        target.width = kColumns;
-        target.row_positions = positions.data();
-        target.result_rows = results.data();
-        target.visible = visible.data();
-        target.sequences = sequences.data();
-        target.table = &block;
-        target.logits = logits.data();
-        target.vocab = kIds, target.rows = kSlots;
+        describe(*this, kColumns, kIds);
         target.submit = [](void*, int64_t, int64_t) { return int32_t{0}; };
-        target.scales = scales.data();
         target.stored_rows = table.data();
-        target.block_rows = kPositions, target.kinds = target.table_stride = target.block_stride = 1;
         target.move = [](const int64_t*, int64_t, void*, const int32_t*, int64_t, int64_t, int64_t, const int32_t*, int64_t) {
             return int32_t{0};
         };

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,13 +28,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accelerator.device_clock import HostCosts
-from benchmarks.cpu.arm_instructions import COMPILER, EMULATOR, read_log
+from benchmarks.cpu.arm_instructions import COMPILER, build_program, emulated
 from benchmarks.support.docs_tables import markdown_table, write_blocks
 from edgedec import demo
 from edgedec.bundle.atomic import new_file
 from edgedec.bundle.bundle import Bundle
 from edgedec.errors import ToolError
-from edgedec.runtime.kernels.recipe import COMMON, FOLDER, LOOP, SESSIONS, KernelBuildError, build
+from edgedec.runtime.kernels.recipe import COMMON, FOLDER, LOOP, SESSIONS
 from edgedec.runtime.kernels.sessions.session import _TYPES, KernelSession, Memory
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target
@@ -73,27 +72,13 @@ def parts() -> Iterator[tuple[str, int]]:
 
 
 def build_driver(folder: Path) -> Path:
-    """Compile loop, kernels and driver for AArch64 and return the program.
-
-    Raises:
-        ToolError: the compiler or the emulator is missing, or the compiler fails.
-    """
-    for tool, package in ((COMPILER, "g++-aarch64-linux-gnu"), (EMULATOR, "qemu-user")):
-        if shutil.which(tool) is None:
-            raise ToolError(f"{tool} is not installed; on Debian, apt install {package}")
-    loop = FOLDER.parent / "loop"
-    program, units = folder / "host_driver", (*COMMON, *SESSIONS, *(f"../loop/{name}" for name in LOOP))
-    try:
-        build(
-            [COMPILER],
-            program,
-            extra=(f"-I{loop}", f"-I{FOLDER}"),
-            driver=Path(__file__).with_name("host_driver.cpp"),
-            units=units,
-        )
-    except KernelBuildError as error:
-        raise ToolError(str(error)) from error
-    return program
+    """Compile loop, kernels and driver for AArch64 and return the program. See ``build_program`` for the errors."""
+    return build_program(
+        folder / "host_driver",
+        Path(__file__).with_name("host_driver.cpp"),
+        units=(*COMMON, *SESSIONS, *(f"../loop/{name}" for name in LOOP)),
+        extra=(f"-I{FOLDER.parent / 'loop'}", f"-I{FOLDER}"),
+    )
 
 
 def write_session(folder: Path, rows: int) -> None:
@@ -153,15 +138,7 @@ def count(program: Path, folder: Path) -> dict[str, dict[int, int]]:
 
 
 def _run(program: Path, part: str, size: int, repetitions: int, session: Path) -> int:
-    with tempfile.TemporaryDirectory() as scratch:
-        log = Path(scratch) / "log"
-        options = ("-cpu", "cortex-a53", "-d", "in_asm,exec,nochain", "-D", str(log))
-        command = [EMULATOR, *options, str(program), part, str(size), str(repetitions), str(session)]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
-        if process.returncode:
-            raise ToolError(f"{part} {size} fails under {EMULATOR} ({process.returncode}): {process.stderr.strip()}")
-        with log.open() as lines:
-            return read_log(lines).instructions
+    return emulated([str(program), part, str(size), str(repetitions), str(session)], cpu="cortex-a53").instructions
 
 
 def _as_booked(counts: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:

@@ -119,19 +119,42 @@ def run(program: Path, kind: str, code_path: str, rows: int, parts: int) -> Coun
     Raises:
         ToolError: the driver fails, or the emulator lacks the path's instructions.
     """
+    try:
+        return emulated([str(program), kind, code_path, str(rows), str(parts)], cpu="max")
+    except ToolError as error:
+        raise ToolError(f"{error}; version 7.1 has i8mm") from error
+
+
+def emulated(command: Sequence[str], *, cpu: str) -> Counts:
+    """Return the counts of one run of a program on an emulated processor.
+
+    Raises:
+        ToolError: the program fails.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log"
-        options = ("-cpu", "max", "-d", "in_asm,exec,nochain", "-D", str(log))
-        command = [EMULATOR, *options, str(program), kind, code_path, str(rows), str(parts)]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        options = ("-cpu", cpu, "-d", "in_asm,exec,nochain", "-D", str(log))
+        process = subprocess.run([EMULATOR, *options, *command], capture_output=True, text=True, check=False)
         if process.returncode:
-            raise ToolError(f"{EMULATOR} cannot run {code_path} (exit code {process.returncode}); version 7.1 has i8mm")
+            raise ToolError(
+                f"{EMULATOR} cannot run {' '.join(command)} (exit code {process.returncode}): {process.stderr.strip()}"
+            )
         with log.open() as lines:
             return read_log(lines)
 
 
 def build_driver(folder: Path) -> Path:
-    """Compile the kernels and the driver for AArch64 and return the program.
+    """Compile the kernels and the driver for AArch64 and return the program. See ``build_program`` for the errors."""
+    return build_program(folder / "arm_driver", Path(__file__).with_name("arm_driver.cpp"), units=COMMON)
+
+
+def build_program(program: Path, driver: Path, *, units: Sequence[str], extra: Sequence[str] = ()) -> Path:
+    """Compile a program for AArch64 and return it.
+
+    Args:
+        program: the file to write.
+        driver: C++ file with the main function.
+        units, extra: files of the kernels and further options, as in ``recipe.build``.
 
     Raises:
         ToolError: the compiler or the emulator is missing, or the compiler fails.
@@ -139,9 +162,8 @@ def build_driver(folder: Path) -> Path:
     for tool, package in ((COMPILER, "g++-aarch64-linux-gnu"), (EMULATOR, "qemu-user")):
         if shutil.which(tool) is None:
             raise ToolError(f"{tool} is not installed; on Debian, apt install {package}")
-    program = folder / "arm_driver"
     try:
-        build([COMPILER], program, driver=Path(__file__).with_name("arm_driver.cpp"), units=COMMON)
+        build([COMPILER], program, driver=driver, units=units, extra=extra)
     except KernelBuildError as error:
         raise ToolError(str(error)) from error
     return program
