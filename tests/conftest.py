@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 from pathlib import Path
@@ -12,6 +11,12 @@ import pytest
 from hypothesis import settings
 
 from edgedec.environment import SHARED_DATA
+from tests.support.disk import pytest_sessionstart  # noqa: F401 - hook of pytest
+from tests.support.frozen import (  # noqa: F401 - hooks of pytest
+    pytest_collection,
+    pytest_collection_finish,
+    pytest_runtest_teardown,
+)
 from tests.support.missing_data import MissingData
 from tests.support.rings import (  # noqa: F401 - hooks of pytest
     pytest_collection_modifyitems,
@@ -36,12 +41,6 @@ settings.load_profile("ci")
 # A background process of a shell that is not interactive, as CI may use, ignores Ctrl-C, and its children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_finish() -> None:
-    """Take the tests out of the garbage collector's sight, which would look at all 11,000 again and again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")

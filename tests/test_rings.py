@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from edgedec.memory.heap import release_garbage
 from tests.support.missing_data import MissingData
 
 CASES = """
@@ -165,3 +167,17 @@ def test_a_test_without_its_data_names_the_file_when_it_is_skipped(use: Callable
     path = MissingData(Path("../shared/data")) / "tokenizers" / "tok512.bin"
     with pytest.raises(pytest.skip.Exception, match=r"^no \.\./shared/data/tokenizers/tok512\.bin beside the checkout"):
         use(path)
+
+
+def test_searches_for_garbage_leave_the_tests_out() -> None:
+    release_garbage()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 10_000
+    assert len(gc.get_objects()) < gc.get_freeze_count()
+
+
+def test_a_descriptor_that_is_closed_does_not_reach_the_disk(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        os.fsync(descriptor := file.fileno())
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fsync(descriptor)

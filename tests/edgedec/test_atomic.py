@@ -26,10 +26,17 @@ from edgedec.bundle.atomic import check_folder, is_free, new_file, new_folder
 from edgedec.bundle.bundle import Bundle, BundleWriter
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.schemes import FloatScheme
+from tests.support import disk
 from tests.support.make_tiny import write_bundle
 
 OWNED = "manifest.json"
 NAMES = ("manifest.json", "weights.bin", "a")
+
+
+@pytest.fixture(autouse=True)
+def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the writers wait for the disk, as in no other test."""
+    monkeypatch.setattr(os, "fsync", disk.fsync)
 
 
 def write(path: Path, text: str) -> None:

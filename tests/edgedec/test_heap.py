@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from edgedec.memory.heap import keep_objects, release_garbage
+from tests.support import frozen
 
 
 class Part:
@@ -19,9 +20,13 @@ class Part:
 
 
 @pytest.fixture(autouse=True)
-def unfrozen() -> Iterator[None]:
-    yield
+def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let Python look at all objects, those of the tests themselves included, for the time of a test."""
+    monkeypatch.setattr(gc, "unfreeze", frozen.unfreeze)
     gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def test_searches_leave_out_the_objects_that_were_there() -> None:
