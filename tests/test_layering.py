@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.statements import statements
+
 OUTER = ("quantize", "hw", "boards", "runtime", "sim")
 # A module imports from its own layer and those before it.
 LAYERS = (("core",), ("quantize", "hw", "boards", "runtime"), ("sim",), ("api", "cli", "demo", "__main__"))
@@ -87,10 +89,13 @@ def within(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(prefix + ".")
 
 
-def imported_names(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, int]]:
-    """Return absolute names that a file imports. ``from a import b`` gives a and a.b, because b may be a module."""
+def imported_names(tree: ast.AST, module: str, is_package: bool, *, calls: bool = True) -> Iterator[tuple[str, int]]:
+    """Return absolute names that a file imports. ``from a import b`` gives a and a.b, because b may be a module.
+
+    ``calls`` is False if the file is known to call neither ``import_module`` nor ``__import__``.
+    """
     package = module.split(".") if is_package else module.split(".")[:-1]
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if calls else statements(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -123,9 +128,11 @@ def read_imports(root: Path) -> Imports:
             parts = parts if top == "edgedec" else ["edgedec", *parts]
             is_package = parts[-1] == "__init__"
             module = ".".join(parts[:-1] if is_package else parts)
-            tree = ast.parse(path.read_text("utf-8"), str(path))
+            text = path.read_text("utf-8")
+            tree = ast.parse(text, str(path))
             tree = without_typing(tree) if module == FACADE else tree
-            imports[module] = dict(imported_names(tree, module, is_package))
+            calls = "import_module" in text or "__import__" in text
+            imports[module] = dict(imported_names(tree, module, is_package, calls=calls))
     return imports
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from edgedec.errors import EdgedecError, ToolError, UsageError
 from edgedec.host.paths import cache_folder
-from tests.mutation.covering_tests import covering_tests, module_names, module_path
+from tests.mutation.covering_tests import covering_tests, importers, module_names, module_path
 from tests.mutation.mutants import KINDS, Mutant, find_mutants
 from tests.mutation.same_hardware import read_same_hardware, same_hardware
 from tests.mutation.trials import KILLED, SURVIVED, TIMED_OUT, Trials, attempt_key, read_attempts
@@ -223,12 +223,13 @@ def known(root: Path, plan: Mapping[str, int], results: Path) -> list[Known]:
     A verdict counts only while module and test file are what they were. Survivors in ``same_hardware.jsonl`` are apart.
     """
     attempts, entries, rows = read_attempts(results), read_same_hardware(root), list[Known]()
+    users = importers(root)
     for module, number in plan.items():
         text = module_path(root, module).read_text("utf-8")
         mutants = _drawn(module, find_mutants(module, text), number, _SEED)
         if not mutants:
             continue
-        covering = covering_tests(root, module)
+        covering = covering_tests(root, module, users)
         killed, same, survivors = 0, dict[str, str](), list[str]()
         for mutant in mutants:
             stored = (attempts.get(attempt_key(mutant, test)) for test in covering)

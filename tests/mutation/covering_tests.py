@@ -10,8 +10,9 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from edgedec.errors import UsageError
+from tests.support.statements import statements
 
-__all__ = ["SIMULATED_IN", "covering_tests", "module_names", "module_path"]
+__all__ = ["SIMULATED_IN", "covering_tests", "importers", "module_names", "module_path"]
 
 # folders that are read for imports; the core's name is a prefix of the others' and comes last
 _PACKAGES = {
@@ -64,13 +65,13 @@ def module_path(root: Path, module: str) -> Path:
     return root / "hw" / f"{module.replace('.', '/')}.py"
 
 
-def covering_tests(root: Path, module: str) -> list[Path]:
+def covering_tests(root: Path, module: str, users: Mapping[Path, list[Path]] | None = None) -> list[Path]:
     """Return test files that import the module, itself or through others; the nearest first, and of equals the
     smallest.
 
     The nearest are tests/hw/test_MODULE.py and the files that ``SIMULATED_IN`` names; of others equally far, those beside it
     come first. A file's distance is the number of imports that lead from it to the module, through hw/, boards/, sim/, the
-    core and what tests share.
+    core and what tests share. ``users`` is what ``importers`` returns for the root, if it is known.
 
     Raises:
         UsageError: there is no such module, or no such test.
@@ -79,7 +80,7 @@ def covering_tests(root: Path, module: str) -> list[Path]:
     own = root / "tests" / path.parent.relative_to(root) / f"test_{path.stem}.py"
     simulated_in = (root / file for file in SIMULATED_IN.get(module.replace(".", "/"), ()))
     nearest_tests = [file for file in (own, *simulated_in) if file.is_file()]
-    users = _users(root)
+    users = importers(root) if users is None else users
     distances = {path: 0}
     fringe = [path]
     while fringe:
@@ -96,14 +97,14 @@ def covering_tests(root: Path, module: str) -> list[Path]:
     return tests
 
 
-def _users(root: Path) -> Mapping[Path, list[Path]]:
+def importers(root: Path) -> Mapping[Path, list[Path]]:
     """Return each file -> those that import it."""
     paths = (path for folder in _PACKAGES.values() for path in sorted((root / folder).rglob("*.py")))
-    return _users_in(root, tuple((path, path.stat().st_mtime_ns) for path in paths))
+    return _importers_in(root, tuple((path, path.stat().st_mtime_ns) for path in paths))
 
 
 @lru_cache(maxsize=1)  # the same files for one module after another
-def _users_in(root: Path, files: tuple[tuple[Path, int], ...]) -> Mapping[Path, list[Path]]:
+def _importers_in(root: Path, files: tuple[tuple[Path, int], ...]) -> Mapping[Path, list[Path]]:
     users: dict[Path, list[Path]] = {}
     for path, changed in files:
         for name in _imports(path, changed):
@@ -124,7 +125,7 @@ def _file(root: Path, name: str) -> Path | None:
 def _imports(path: Path, changed: int) -> frozenset[str]:
     """Return the full names that a file imports anywhere; ``changed`` is its time, for the cache."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in statements(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):

@@ -13,6 +13,12 @@ from edgedec.runtime.targets import _int8_products
 from tests.edgedec.cli.conftest import Edgedec
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for the cache in which the embedded model is calibrated once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 def _of(edgedec: Edgedec) -> tuple[int, str]:
     outcome = edgedec("doctor")
     (line,) = (line for line in outcome.stdout.splitlines() if "int8 products: " in line)
@@ -45,7 +51,8 @@ def test_a_cpu_without_exact_products_is_reported(edgedec: Edgedec, monkeypatch:
 
 
 @pytest.mark.thorough
-def test_an_accelerator_is_tested_step_by_step(edgedec: Edgedec) -> None:
+def test_an_accelerator_is_tested_step_by_step(edgedec: Edgedec, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     outcome = edgedec("doctor", "--device", "interpreter", "--json")
     found = json.loads(outcome.stdout)
     assert (outcome.code, found["ok"], found["kind"], found["board"]) == (0, True, "simulated", "kv260")
@@ -57,7 +64,10 @@ def test_an_accelerator_is_tested_step_by_step(edgedec: Edgedec) -> None:
 
 
 @pytest.mark.thorough
-def test_a_port_that_is_not_there_is_the_first_step_that_fails(edgedec: Edgedec, tmp_path: Path) -> None:
+def test_a_port_that_is_not_there_is_the_first_step_that_fails(
+    edgedec: Edgedec, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     device = f"uart:{tmp_path / 'ttyUSB0'}"
     outcome = edgedec("doctor", "--device", device, "--configuration", "small", "--json")
     found = json.loads(outcome.stdout)
