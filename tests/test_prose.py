@@ -45,6 +45,12 @@ PLANTED = [
     ("# It is full.\n# Of a beat one\n# byte is left.\nx = 1\n", (1, "sentence", "Of a beat one byte is left.")),
     ("x = 1  # Of a beat one byte is left. It waits.\n", (1, "comment", "Of a beat one byte is left. It waits.")),
     ('"""Cut it.\n\nCharged is what\nit adds.\n"""\n', (1, "sentence", "Charged is what it adds.")),
+    ('text = """it is # one\'s"""  # of two\n', (1, "comment", "of two")),
+    (
+        "try:\n    pass\nexcept OSError:\n    match 1:\n        case 1:\n            def cut() -> None:\n"
+        '                """What is cut."""\n',
+        (7, "docstring", "What is cut."),
+    ),
 ]
 GOOD = [
     '"""A queue, of which there are two."""\n',
@@ -58,6 +64,9 @@ GOOD = [
     "# Bytes that no burst may cross,\n# that is, a page.\nLIMIT = 4\n",
     "limit = 4  # in bytes\n",
     'x = "# of a string"\n',
+    "x = r'\\'# of a string'\n",
+    "x = f'{y}\\\n# of a string'\n",
+    'x = """\n# of a string\n"""\n',
     "import os  # noqa: F401\n",
     "# -----\n#!what\n",
 ]
