@@ -36,6 +36,7 @@ from edgedec.errors import EdgedecError, UsageError
 from edgedec.graph.ops import Linear
 from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.quantize.methods.planes import Statistics, quantize_planes, quantize_tied
+from edgedec.quantize.methods.rough import quantize_rows
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.context import IntegerPassContext
@@ -43,6 +44,7 @@ from edgedec.reference.integer_profile.head import top
 from edgedec.reference.integer_profile.model import prepare
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.reference.integer_profile.ops import linear
+from edgedec.reference.integer_profile.rough_head import head_codes, head_of
 from edgedec.reference.integer_profile.site import Site
 from edgedec.reference.integer_profile.values import Logits, Scale
 from edgedec.runtime.text.tokenizer import Tokenizer
@@ -76,12 +78,14 @@ class HeadForm:
             tied 3:1.
         fitted: weigh the errors by the second moments of the codes, instead of all alike.
         absmean: take the mean magnitude as the scale, instead of that of least squares.
+        blocks: round columns in blocks with scales that are known, as the accelerator's rough head, which is faster.
     """
 
     planes: int = 1
     grouped: bool = False
     fitted: bool = False
     absmean: bool = False
+    blocks: bool = False
 
 
 FORMS: Mapping[str, HeadForm] = MappingProxyType(
@@ -94,6 +98,7 @@ FORMS: Mapping[str, HeadForm] = MappingProxyType(
         "2 planes tied, rows": HeadForm(planes=2),
         "2 planes, groups": HeadForm(planes=2, grouped=True),
         "2 planes tied, rows, fitted": HeadForm(planes=2, fitted=True),
+        "2 planes tied, rows, fitted in blocks": HeadForm(planes=2, fitted=True, blocks=True),
     }
 )
 
@@ -107,6 +112,9 @@ def rounded(weight: F32, form: HeadForm, moments: NDArray[np.float64]) -> Int8We
         scale = np.abs(weight).mean(axis=1)
         trits = np.rint(weight / np.where(scale > 0, scale, 1)[:, None]).clip(-1, 1).astype(np.int8)
         return Int8Weight(codes=trits, scale=scale)
+    if form.blocks:
+        codes, scale = quantize_rows(weight, (3**form.planes - 1) // 2, Statistics(gram=moments))
+        return Int8Weight(codes=codes, scale=scale)
     statistics = Statistics(gram=moments) if form.fitted else None
     if form.grouped:
         trits, scales = quantize_planes(weight, form.planes, GROUP, statistics)
@@ -148,32 +156,23 @@ class Head:
             yield logits
 
 
-def head_of(bundle: Bundle, windows: Sequence[I32]) -> tuple[Head, Int8Weight, I64]:
+def head_and_codes(bundle: Bundle, windows: Sequence[I32]) -> tuple[Head, Int8Weight, I64]:
     """Return the head of a model, its rows without padding, and its codes s8 [n, width] of all ids of the windows.
 
     Each window is read from position 0.
 
     Raises:
-        UsageError: the head is not int8.
+        UnsupportedError: the head is not int8.
     """
     calibration = calibrate(bundle)
-    model, kept = prepare(bundle, calibration), list[I64]()
-    (op,) = (op for op in model.graph.operations if op.outputs[0] in model.graph.outputs)
-    assert isinstance(op, Linear)
+    model = prepare(bundle, calibration)
+    op = head_of(model.graph)
     weight = bundle.weight(op.weights[0])
-    if not isinstance(weight, Int8Weight):
-        raise UsageError(f"{bundle.path}: its head is not int8; quantize the checkpoint with --method int8")
-
-    def keep(name: str, integers: I64) -> None:
-        if name == op.inputs[0]:
-            kept.append(integers)
-
-    for ids in windows:
-        model.open().forward(ids, trace=keep)
+    assert isinstance(weight, Int8Weight), "``head_of`` was called"
     site = Site(graph=model.graph, weights=bundle.weight, calibration=calibration, forms=dict(model.forms))
     size = bundle.tokens.size
     rows = Int8Weight(codes=weight.codes[:size], scale=weight.scale[:size])
-    return Head(operation=op, site=site), rows, np.concatenate(kept)
+    return Head(operation=op, site=site), rows, head_codes(model, windows)
 
 
 def compare(head: Head, weight: Int8Weight, codes: I64, moments: NDArray[np.float64]) -> dict[str, Any]:
@@ -194,7 +193,8 @@ def measure(bundle: Bundle, text: str, tokens: int, calibration: int) -> dict[st
     """Return the entry of a bundle in the JSON: ``tokens`` of the text are measured, the next ``calibration`` fitted to.
 
     Raises:
-        UsageError: the text is too short, or the head is not int8.
+        UsageError: the text is too short.
+        UnsupportedError: the head is not int8.
     """
     ids = Tokenizer.load(bundle.tokenizer_file).encode(text)
     first = [] if bundle.tokens.bos is None else [bundle.tokens.bos]
@@ -207,7 +207,7 @@ def measure(bundle: Bundle, text: str, tokens: int, calibration: int) -> dict[st
             )
         for at in range(start, end, WINDOW):
             windows.append(np.array([*first, *body[at : min(at + WINDOW, end) - len(first)]], np.int32))
-    head, weight, codes = head_of(bundle, windows)
+    head, weight, codes = head_and_codes(bundle, windows)
     fitted = codes[tokens:].astype(np.float64)
     moments = fitted.T @ fitted
     return {

@@ -35,6 +35,7 @@ __all__ = [
     "quantize_planes",
     "quantize_tied",
     "target_weight",
+    "with_ridge",
 ]
 
 Float64 = npt.NDArray[np.float64]
@@ -82,7 +83,8 @@ class Statistics:
                 raise ValueError(f"{name} must be finite")
 
 
-def _damped(gram: Float64) -> tuple[Float64, float]:
+def with_ridge(gram: Float64) -> tuple[Float64, float]:
+    """Return a gram with a tenth of its mean diagonal added to its diagonal, and what is added."""
     ridge = _DAMPING * float(np.trace(gram)) / len(gram)
     damped = gram.astype(np.float64)
     damped.flat[:: len(gram) + 1] += ridge
@@ -95,7 +97,7 @@ def target_weight(weight: Float32, statistics: Statistics) -> Float64:
     It is ``(weight (X_f^T X_q + ridge) + drift) (X_q^T X_q + ridge)^-1``; the ridge is 10 % of the gram's mean diagonal.
     """
     target = weight.astype(np.float64)
-    damped, ridge = _damped(statistics.gram)
+    damped, ridge = with_ridge(statistics.gram)
     if ridge == 0 or (statistics.cross is None and statistics.drift is None):
         return target
     product = target @ (statistics.gram if statistics.cross is None else statistics.cross) + ridge * target
@@ -182,7 +184,7 @@ def quantize_groups(
         statistics = None  # inputs that are always zero give no information
     if statistics is not None:
         target = target_weight(weight, statistics)
-        gram, _ = _damped(statistics.gram)
+        gram, _ = with_ridge(statistics.gram)
         factor = upper_factor(gram)
 
     def quantize_rows(start: int) -> int:

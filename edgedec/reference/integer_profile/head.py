@@ -10,12 +10,22 @@ from edgedec.reference.integer_profile.numbers import I64, bit_length, clamp_shi
 from edgedec.reference.integer_profile.tables import OCTAVE_FRACTION_BITS, octave_power
 from edgedec.reference.integer_profile.values import Logits
 
-__all__ = ["LOG2E", "real", "relative_sum", "sum_of_exponentials", "sum_shift", "top"]
+__all__ = [
+    "LOG2E",
+    "SUM_BITS",
+    "exponential",
+    "octave",
+    "real",
+    "relative_sum",
+    "sum_of_exponentials",
+    "sum_shift",
+    "top",
+]
 
 LOG2E = 47274  # floor(2^15 * log2(e) + 0.5): octaves per nat
 _COUNTED_OCTAVES = 32  # below the last one a logit adds less than 2^-31 of the largest
 _SUM_FRACTION_BITS = 8  # so that halving an octave's sum drops next to nothing
-_SUM_BITS = 27  # bits of a sum beside the shift that they leave out
+SUM_BITS = 27  # bits of a sum beside the shift that they leave out
 
 
 def real(logits: Logits) -> NDArray[np.float64]:
@@ -51,14 +61,14 @@ def sum_of_exponentials(values: I64, mantissa: I64, shift: I64) -> I64:
     """
     if not values.shape[1]:
         return np.zeros(len(values), np.int64)
-    octaves = _octaves(values, mantissa, shift)
+    octaves = octave(values, mantissa, shift)
     whole, power = octaves >> OCTAVE_FRACTION_BITS, octave_power(octaves & (1 << OCTAVE_FRACTION_BITS) - 1)
     depth = whole.max(axis=1, keepdims=True) - whole
     sums = np.zeros(len(values), np.int64)
     for below in reversed(range(_COUNTED_OCTAVES)):
         sums = (sums >> 1) + (np.where(depth == below, power, 0).sum(axis=1) << _SUM_FRACTION_BITS)
-    dropped = np.maximum(bit_length(sums) - _SUM_BITS, 0)
-    return sums >> dropped | dropped << _SUM_BITS
+    dropped = np.maximum(bit_length(sums) - SUM_BITS, 0)
+    return sums >> dropped | dropped << SUM_BITS
 
 
 def relative_sum(sums: I64, largest: Logits) -> NDArray[np.float64]:
@@ -81,9 +91,9 @@ def relative_sum(sums: I64, largest: Logits) -> NDArray[np.float64]:
             f"a logit's unit is {float(shifted(largest.mantissa, largest.exponent).max()):g}, and a sum of exponentials "
             "needs one below 16: the head's weights are too large; use --device cpu for log-probabilities"
         )
-    octaves = _octaves(largest.values, largest.mantissa, sum_shift(largest.exponent))[:, 0]
+    octaves = octave(largest.values, largest.mantissa, sum_shift(largest.exponent))[:, 0]
     one = octave_power(octaves & (1 << OCTAVE_FRACTION_BITS) - 1) << _SUM_FRACTION_BITS
-    result: NDArray[np.float64] = ((sums & (1 << _SUM_BITS) - 1) << (sums >> _SUM_BITS)) / one
+    result: NDArray[np.float64] = ((sums & (1 << SUM_BITS) - 1) << (sums >> SUM_BITS)) / one
     return result
 
 
@@ -92,6 +102,19 @@ def sum_shift(exponent: I64) -> I64:
     return clamp_shift(-(exponent + OCTAVE_FRACTION_BITS))
 
 
-def _octaves(values: I64, mantissa: I64, shift: I64) -> I64:
+def exponential(octaves: I64, adds: NDArray[np.bool_]) -> tuple[I64, I64]:
+    """Return for each row the sum of 2^8 p of some of its logits in octaves [r, n], and the highest octave of these, [r].
+
+    A term drops a bit for each octave below the highest one, and is nothing from the 32nd on. Without any, both are 0.
+    """
+    whole, power = octaves >> OCTAVE_FRACTION_BITS, octave_power(octaves & (1 << OCTAVE_FRACTION_BITS) - 1)
+    least = int(whole.min(initial=0))
+    highest = np.where(adds, whole, least).max(axis=1, initial=least)
+    depth = np.minimum(highest[:, None] - whole, _COUNTED_OCTAVES)
+    terms = np.where(adds & (depth < _COUNTED_OCTAVES), power << _SUM_FRACTION_BITS, 0) >> np.maximum(depth, 0)
+    return terms.sum(axis=1), highest
+
+
+def octave(values: I64, mantissa: I64, shift: I64) -> I64:
     """Return logits [r, n] in octaves, s49, whose lowest 12 bits are a fraction."""
     return round_shift(values * round_shift(mantissa * LOG2E, 15)[:, None], shift[:, None])

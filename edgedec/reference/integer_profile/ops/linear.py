@@ -25,11 +25,12 @@ from edgedec.reference.integer_profile.numbers import (
     to_fixed,
 )
 from edgedec.reference.integer_profile.ops.quantize_activation import normed_scale
+from edgedec.reference.integer_profile.rescoring import LOGIT_SHIFT, Rescoring
 from edgedec.reference.integer_profile.site import Site, unsupported
 from edgedec.reference.integer_profile.values import Form, Logits, Normed, Scale, Value
 from edgedec.schemes import FloatWeight, Int4Weight, Int8Weight, TernaryWeight
 
-__all__ = ["LinearConstants", "MatrixConstants", "integer_weight", "prepare", "run"]
+__all__ = ["LinearConstants", "MatrixConstants", "integer_weight", "prepare", "run", "tied_matrix"]
 
 NARROW_ROWS = 64  # most rows of a float matrix that is rounded to s16
 ROW_BITS = 16  # bits of its weights, and of the codes that they are multiplied by
@@ -38,7 +39,6 @@ GROUP_BITS = 8
 SUM_BITS = 32
 FACTOR_SHIFT = 15
 ROW_SHIFT_MOST = 15
-LOGIT_SHIFT = 11
 _GROUP_COLUMNS = 64  # columns of a beat; a group must end with a beat
 
 
@@ -57,6 +57,7 @@ class MatrixConstants:
         base: the drain shifts by base - the row scale's exponent + row_shift.
         bias: [out] in units of the output; None if there is none.
         form: form of the output; None for logits.
+        tied: the trits of two planes are digits: a weight is 3 times that of the first plus that of the second.
     """
 
     name: str
@@ -68,6 +69,7 @@ class MatrixConstants:
     pre_shift: int
     bias: I64 | None
     form: Form | None
+    tied: bool = False
 
     @property
     def base(self) -> int:
@@ -81,9 +83,14 @@ class MatrixConstants:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearConstants:
-    """The constants of all matrices of a linear."""
+    """The constants of all matrices of a linear.
+
+    Members:
+        rescoring: the second step of a rough head, whose likeliest tokens are scored again; None for any other linear.
+    """
 
     matrices: tuple[MatrixConstants, ...]
+    rescoring: Rescoring | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +165,24 @@ def _matrix(op: Linear, index: int, code_unit: float, site: Site) -> MatrixConst
         pre_shift=max(0, bound.bit_length() - (WIDE_BITS - 1)),
         bias=to_fixed(site.weights(bias).dense(), form.unit, form.width) if bias and form else None,
         form=form,
+    )
+
+
+def tied_matrix(name: str, trits: NDArray[np.int8], scale: NDArray[np.float32], code_unit: float) -> MatrixConstants:
+    """Return the constants of logits by two tied planes: trits [2, out, in], and scales of the rows, not negative."""
+    summed = (3 * trits[0] + trits[1]).astype(np.float32)
+    bound = largest(CODE_BITS) * int(np.abs(summed).sum(axis=1, dtype=np.float64).max(initial=0))
+    return MatrixConstants(
+        name=name,
+        weight=summed.astype(np.float32 if bound < 1 << 24 else np.float64),
+        groups=None,
+        trits=trits,
+        scale=mantissas(scale.astype(np.float64) * code_unit),
+        row_shift=0,
+        pre_shift=max(0, bound.bit_length() - (WIDE_BITS - 1)),
+        bias=None,
+        form=None,
+        tied=True,
     )
 
 
@@ -241,12 +266,11 @@ def run(
         logits = context.signed(
             matrix.name, round_shift(t * matrix.scale.values, LOGIT_SHIFT + matrix.row_shift), SUM_BITS
         )
-        outputs.append(
-            Logits(
-                values=logits,
-                mantissa=scale.mantissa,
-                exponent=scale.exponent + matrix.logit_exponent,
-                cap=op.soft_cap,
-            )
+        row = Logits(
+            values=logits,
+            mantissa=scale.mantissa,
+            exponent=scale.exponent + matrix.logit_exponent,
+            cap=op.soft_cap,
         )
+        outputs.append(row if constants.rescoring is None else constants.rescoring.logits(row, codes))
     return tuple(outputs)

@@ -13,7 +13,8 @@ from edgedec.graph.graph import Graph
 from edgedec.graph.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
 from edgedec.reference.integer_profile.model import IntegerModel, prepare_graph
-from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight
+from edgedec.reference.integer_profile.rough_head import head_of, with_rough_head
+from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme, Weight
 from tests.support.make_rotated import rotated_config
 from tests.support.make_tiny import CONFIG, random_schemes, random_tensors
 
@@ -109,3 +110,24 @@ def tiny(kind: str) -> tuple[Graph, dict[str, Weight], IntegerModel]:
     scheme, changes = {**KINDS, **ROTATED, **RECURRENT}[kind]
     graph, weights = float_model(scheme, changes, EMBEDDINGS.get(kind), narrow_floats=kind != "hybrid-all-int8")
     return graph, weights, prepared(graph, weights)
+
+
+@cache
+def rough_tiny(kind: str, candidates: int) -> IntegerModel:
+    """Return a model of ``tiny`` with a rough head."""
+    _, weights, model = tiny(kind)
+    return roughened(weights, model, candidates)
+
+
+def roughened(weights: Mapping[str, Weight], model: IntegerModel, candidates: int) -> IntegerModel:
+    """Return a model with a rough head, so coarse that the best token is often not the likeliest.
+
+    Its weights are the nearest multiples, -4..4, of a sixth of the row's largest one.
+    """
+    weight = weights[head_of(model.graph).weights[0]]
+    assert isinstance(weight, Int8Weight)
+    scale = np.abs(weight.dense()).max(axis=1) / 6
+    rounded = np.rint(weight.dense() / scale[:, None]).clip(-4, 4).astype(np.int8)
+    low = ((rounded + np.int8(1)) % np.int8(3) - np.int8(1)).astype(np.int8)
+    trits = np.stack([(rounded - low) // np.int8(3), low])
+    return with_rough_head(model, weight, trits, scale, candidates=candidates)
