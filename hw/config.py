@@ -47,7 +47,7 @@ _RESULTS = (
 _MOST_COLUMNS = 1 << 16  # columns of all query heads
 _MOST_RUN = (1 << 24) - 1  # beats of a run, limited by an instruction's field
 # Members of later versions, whose default is that the feature is missing.
-_LATER = ("window", "shared", "head_norms", "post_norms", "score_cap", "gelu", "taps")
+_LATER = ("window", "shared", "head_norms", "post_norms", "score_cap", "gelu", "taps", "rough_head")
 _RANGES = (  # members with their least and largest values
     ("beat_bytes", 4, 64),
     ("ports", 1, 4),
@@ -92,6 +92,8 @@ class AcceleratorConfig:
         score_cap: whether attention applies a soft-cap to its scores; there must then be one in all layers.
         gelu: whether the table of the gated activation is that of GELU (gelu_tanh), in place of SiLU's.
         taps: whether there is a unit that writes vectors and norms to memory where a program says so.
+        rough_head: whether matrices may have two tied planes, as a head whose likeliest tokens the host scores again with
+            int8 rows; it needs ``taps`` and ``per_row``.
         softmax_lanes: positions per slot and cycle of the softmax; a power of two.
         scaling: whether there are group mantissas, which models of trit planes need.
         per_row: whether each row has its own weight mantissa, which int8 matrices need.
@@ -123,6 +125,7 @@ class AcceleratorConfig:
     score_cap: bool = False
     gelu: bool = False
     taps: bool = False
+    rough_head: bool = False
     softmax_lanes: int = 1
     scaling: bool = False
     per_row: bool = True
@@ -171,6 +174,11 @@ class AcceleratorConfig:
             raise UsageError(
                 f"top_k must be at most {_RESULTS // self.slots - 1} with slots {self.slots}, not {self.top_k}: results end "
                 f"before byte {8 * _RESULTS}; lower top_k or slots"
+            )
+        if self.rough_head and not (self.taps and self.per_row):
+            raise UsageError(
+                "rough_head needs taps=True and per_row=True: the host scores tokens again from the head's tapped norm, and "
+                "each row of the head has a scale"
             )
         if not 0 < self.clock_hz < float("inf"):
             raise UsageError(f"clock_hz must be positive and finite, not {self.clock_hz!r}")

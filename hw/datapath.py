@@ -106,14 +106,9 @@ class Datapath(CostedComponent):
             norms=config.head_norms,
             capped=config.score_cap,
         )
-        self._matrix = MatrixPath(
-            beat_bytes=size,
-            slots=slots,
-            tile_words=config.tile_words,
-            depth=config.depth,
-            scaling=config.scaling,
-            per_row=config.per_row,
-        )
+        sizes = {"tile_words": config.tile_words, "depth": config.depth}
+        kinds = {"scaling": config.scaling, "per_row": config.per_row, "tied": config.rough_head}
+        self._matrix = MatrixPath(beat_bytes=size, slots=slots, **{**sizes, **kinds})  # type: ignore[arg-type]
         self._mac = MacArray(lanes=size, slots=slots, chunk=config.chunk)
         self._residual = ResidualPath(
             slots=slots, depth=config.hidden, style=config.style(config.hidden), norms=config.post_norms
@@ -277,6 +272,7 @@ class Datapath(CostedComponent):
             queue.w_data.eq(source.payload),
             path.p.spare.eq(item.spare),
             *(matrix[name].eq(item[name]) for name in ("fresh", "int8", "words", "blocks", "planes", "group_blocks")),
+            *(matrix[name].eq(optional(Opcode.MATRIX, item, name)) for name in ("tied",) if self._config.rough_head),
             *(settings[name].eq(item[name]) for name in ("pre_shift", "pair", "rows", "wide")),
             *(settings.base[i].eq(item[f"base{i}"]) for i in range(2)),
             *(settings.weight[i].eq(item[f"weight{i}"]) for i in range(2)),

@@ -30,11 +30,12 @@ from edgedec.graph.graph import Graph
 from edgedec.hw.blocks.resources import total
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.shapes import shape_graph, shape_model, shape_program
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.isa.instructions import Opcode, Sink
 from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
 
-__all__ = ["TABLES", "norms_table", "rings_table", "shapes_table", "shared_table"]
+__all__ = ["TABLES", "norms_table", "rings_table", "rough_table", "shapes_table", "shared_table"]
 
 _BOARD = find_board("kv260")
 _WINDOW, _CONTEXT = 256, 4096  # positions of the windows and of the context of the table of rings
@@ -88,6 +89,27 @@ def shapes_table() -> str:
     return markdown_table((*head, "LUT", "BRAM36", "URAM", "DSP"), rows)
 
 
+def rough_table() -> str:
+    """Return the table of the accelerators that the KV260 gets for an int8 head, and for a rough one of two planes."""
+    rows = []
+    for name in ("bitnet-0.73b", "bitnet-2b4t"):
+        graph = shape_graph(SHAPES[name])
+        vocab, hidden = SHAPES[name]["vocab_size"], SHAPES[name]["hidden_size"]
+        for kind, rough in (("int8", False), ("rough", True)):
+            config = config_for_board(shape_model(graph, rough_head=rough), _BOARD, others=all_boards())
+            program, size = shape_program(graph, config), config.beat_bytes
+            passes = [cycles(program, slots=1, committed=d - 1, bandwidth=_BOARD.bandwidth_bytes_s) for d in _DEPTHS]
+            heads = [one for one in program.instructions if one.opcode == Opcode.MATRIX and one["sink"] == Sink.LOGITS]
+            planes = sum(one["words"] * one["blocks"] * (one["planes"] if rough else ROWS) for one in heads) * size
+            both = f"{planes / 1e6:.1f} + {vocab * (hidden + 4) / 1e6:.1f}" if rough else f"{planes / 1e6:.1f}"
+            speeds = (f"{config.clock_hz / one.cycles:.1f}" for one in passes)
+            read = (f"{one.beats * size / 1e6:.0f}" for one in passes)
+            lut = f"{100 * estimate(config).shares(_BOARD)['lut']:.0f} %"
+            rows.append((f"`{name}`, {kind}", both, *read, *speeds, str(config.slots), str(config.top_k), lut))
+    head = ("shape and head", "MB of the heads in memory", "MB read at 128", "at 1,024", "tokens/s at 128", "at 1,024")
+    return markdown_table((*head, "slots", "`top_k`", "LUT"), rows)
+
+
 def shared_table() -> str:
     """Return the table of heads that share keys and values, each for itself and together."""
     graph = shape_graph(BONSAI_17B, schemes=SCHEMES["bonsai-1.7b"])
@@ -119,6 +141,7 @@ TABLES: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "options shapes": shapes_table,
         "options rings": rings_table,
+        "options rough": rough_table,
         "options shared": shared_table,
         "options norms": norms_table,
     }

@@ -13,8 +13,11 @@ from edgedec.reference.integer_profile.ops.attention import AttentionConstants
 from edgedec.reference.integer_profile.ops.gated_activation import GateConstants
 from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, OutputNormConstants
 
-__all__ = ["config_for", "lowered", "ports_of", "ring_window", "ringed", "shape_of", "small_config"]
+__all__ = ["CANDIDATES", "config_for", "lowered", "ports_of", "ring_window", "ringed", "shape_of", "small_config"]
 
+CANDIDATES = (
+    16  # likeliest tokens of a slot that a rough head gives; with many more, a KV260 has no room for eight slots
+)
 _MOST_TILE_ROWS = 1280  # rows of the largest tile
 _MOST_WINDOW = 1 << 16  # positions of the largest context
 _MOST_INSTRUCTIONS = 1 << 16  # largest number of instructions of a configuration
@@ -49,7 +52,7 @@ def small_config(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
         "ports": 1,
         "context": 128,
         "prefetch_beats": 256,
-        "top_k": 4,
+        "top_k": CANDIDATES if shape_of(model).get("rough_head") else 4,
         "ultra": False,
     }
     return config_for(model, **(small | overrides))
@@ -73,7 +76,9 @@ def shape_of(model: IntegerModel) -> dict[str, Any]:
     kv_heads = max(state.kv_heads for state in states)
     heads = max(op.heads for op in graph.operations if isinstance(op, Attention))
     hidden = graph.values[next(iter(graph.operations)).outputs[0]].shape[1]
-    return {
+    # An accelerator for a rough head reports more tokens, which the host scores again.
+    rough = {"rough_head": True, "taps": True, "top_k": CANDIDATES} if any(one.tied for one in matrices) else {}
+    return rough | {
         "width": max(width for width in widths if isinstance(width, int)),
         "hidden": hidden,
         "heads": -(-heads // kv_heads) * kv_heads,
@@ -89,7 +94,7 @@ def shape_of(model: IntegerModel) -> dict[str, Any]:
             isinstance(one, AttentionConstants) and one.cap is not None for one in model.constants.values()
         ),
         "scaling": any(matrix.groups is not None for matrix in matrices),
-        "per_row": any(matrix.trits is None for matrix in matrices),
+        "per_row": any(matrix.trits is None or matrix.tied for matrix in matrices),
         "tile_rows": min(_MOST_TILE_ROWS, -(-2 * most_rows // (2 * ROWS)) * 2 * ROWS),
     }
 

@@ -13,7 +13,7 @@ from math import ceil, inf
 
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.constants import item_bytes
-from edgedec.hw.compiler.output_places import tap_places
+from edgedec.hw.compiler.output_places import item_row_bytes, tap_places
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import CONSTANT_BEATS, ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, Source, When
@@ -47,6 +47,8 @@ MIXED = 38  # Attention, from the last beat to the first output, plus slots
 ALONE = 81  # Attention without committed positions: from queries to the first output, plus slots
 EACH_ALONE = 42  # Attention without committed positions: from head to head
 SUMS = (20, 39)  # ExponentialSum: from the last logit, and for each slot
+REQUEST = 32  # beats of a write of tapped values, after which two cycles have none (OutputMerge)
+HELD = 512  # beats of results that ResultWriter holds until they are many, or the pass ends
 RESULTS = 56  # LogitsPath 2, plus its output; writes and their answers 54
 
 
@@ -217,13 +219,16 @@ class _Walk:
         vectors: announced vectors whose codes no matrix has taken.
         ready: time at which the codes of each source's latest vector are available.
         arrived: beats of the present matrix in reads before its last one.
+        tapped: time at which the last row of the present vector has passed the unit that writes it.
+        kept: beats of tapped values that are written at the end of the pass.
     """
 
     def __init__(self, program: Program, slots: int, committed: int, bandwidth: float | None) -> None:
         self.program, self.config = program, program.config
         self.slots, self.committed = slots, committed
         self.stream = _Stream(program.config, bandwidth)
-        self.rows = self.coded = self.attended = self.unpacked = 0.0
+        self.rows = self.coded = self.attended = self.unpacked = self.tapped = 0.0
+        self.kept = 0
         self.vectors: deque[Instruction] = deque()
         self.ready: dict[int, float] = {}
         self.matrix: Instruction | None = None
@@ -255,6 +260,7 @@ class _Walk:
         places = tap_places(self.config, instruction)
         if places is not None:
             self.stream.write(places.written, self.config.beat_bytes)
+            self.kept = (self.kept + places.written // self.config.port_bytes) % HELD
 
     def begin_matrix(self, instruction: Instruction) -> None:
         self.matrix = instruction
@@ -357,11 +363,12 @@ class _Walk:
         head = config.head_dim + HEAD_ROOTS[0] + HEAD_ROOTS[1] * config.slots
         if matrix["norm_heads"]:
             each = ceil(ROWS * head / config.head_dim)
-        at = float(started)
+        at, tap = float(started), self._tap_cycles(sink)
         for words, sweep in tiles:
             at += sweep * matrix["blocks"] * matrix["planes"] * stretch
             first = at - sweep * stretch + delay
             self.rows = max(at + delay, max(self.rows, first) + words * each)
+            self.tapped = max(self.tapped, first) + words * ROWS * tap
         # The drain is preceded by room for one tile.
         self.stream.wait(self.rows - delay - each * config.tile_words, "sweeps")
         if matrix["more"]:
@@ -369,7 +376,7 @@ class _Walk:
         if matrix["norm_rows"]:
             self.rows += ROWS_NORMED[0] + ROWS_NORMED[1] * config.slots + matrix["elements"]
         if sink == Sink.RESIDUAL and matrix["onward"]:
-            self._finish_vector(Source.RESIDUAL, self.rows + RESIDUAL)
+            self._finish_vector(Source.RESIDUAL, max(self.rows, self.tapped) + RESIDUAL)
         elif sink == Sink.GATE:
             self._finish_vector(Source.GATE, self.rows + GATE)
         elif sink in (Sink.QUERIES, Sink.KEYS, Sink.VALUES):
@@ -379,6 +386,14 @@ class _Walk:
                 self.rows = max(at + delay, entered) + left
             turned = 7 + config.head_dim // 2 if matrix["rotate"] else 0
             self.coded = max(self.coded, self.rows + SERIAL + turned)
+
+    def _tap_cycles(self, sink: Sink) -> float:
+        """Return the cycles that each row of the residual takes to be written to memory; 0 if it is not."""
+        vector = next((one for one in self.vectors if one["source"] == Source.RESIDUAL), None)
+        if sink != Sink.RESIDUAL or vector is None:
+            return 0.0
+        beats = item_row_bytes(self.config) / self.config.port_bytes
+        return (vector["tap"] + vector["tap_norm"]) * ceil(beats) * (1 + 2 / REQUEST)
 
     def _finish_vector(self, source: Source, last: float) -> None:
         """Note when the first block of codes of a vector is available, from the time of its last element."""
@@ -395,7 +410,7 @@ class _Walk:
     def result(self) -> PassCycles:
         stream = self.stream
         results = self.slots_written() if self.matrix is not None and self.matrix["sink"] == Sink.LOGITS else 0
-        stream.wait(max(self.rows, stream.now) + RESULTS + results + SETTLED, "ends")
+        stream.wait(max(self.rows, stream.now) + RESULTS + results + self.kept + SETTLED, "ends")
         spent = {name: round(value) for name, value in stream.spent.items()}
         return PassCycles(
             cycles=stream.beats + sum(spent.values()), beats=stream.beats, waits=tuple(self.waits), **spent

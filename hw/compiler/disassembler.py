@@ -20,7 +20,7 @@ _NAMES: dict[str, type[IntEnum]] = {
 # Fields of one bit.
 _FLAGS = (
     *("wait", "normed", "fresh", "int8", "pair", "rows", "wide", "more", "onward", "rotate", "relu2", "ring"),
-    *("norm_heads", "norm_rows", "tap", "tap_norm"),
+    *("norm_heads", "norm_rows", "tap", "tap_norm", "tied"),
 )
 
 

@@ -1,7 +1,5 @@
 """The host's side of a pass: the content of the input buffer, and the meaning of the output buffer."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,15 +7,16 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.constants import angle_items, load_items
 from edgedec.hw.compiler.output_places import tap_places
 from edgedec.hw.compiler.program import Program, result_bytes
+from edgedec.hw.compiler.results import Results
+from edgedec.hw.compiler.rough_head import again, again_whole, rescoring_of
 from edgedec.hw.compiler.taps import TapFacts
 from edgedec.hw.isa.instructions import Destination, When
 from edgedec.hw.isa.output_layout import RESULT_BYTES, ROWS_OFFSET
-from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.ops.embed import EmbedConstants
 from edgedec.reference.integer_profile.tables import rotary
 from edgedec.reference.integer_profile.taps import TappedRows
 from edgedec.reference.integer_profile.values import Logits
-from edgedec.schemes import EmbeddingWeight
+from edgedec.schemes import EmbeddingWeight, Int8Weight
 
 __all__ = ["ProgramHost", "Results"]
 
@@ -26,45 +25,24 @@ I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Results:
-    """Results of the requested slots, in r rows.
-
-    Members:
-        ids, logits: int32 and int64 [r, k], the largest logit first, of equal ones the smaller id; k is at most the
-            vocabulary.
-        mantissa, exponent: int64 [r]; a logit's real value is logit * mantissa * 2^exponent, before its soft-cap.
-        sums: int64 [r], the sums of exponentials of the ids that the program counts (``Program.counted``), as
-            ``head.sum_of_exponentials`` gives them.
-        cap: the soft-cap; None without one.
-    """
-
-    ids: I32
-    logits: I64
-    mantissa: I64
-    exponent: I64
-    sums: I64
-    cap: float | None = None
-
-    @property
-    def integers(self) -> Logits:
-        """The logits with their scales."""
-        return Logits(values=self.logits, mantissa=self.mantissa, exponent=self.exponent, cap=self.cap)
-
-    @property
-    def real(self) -> NDArray[np.float64]:
-        """The logits as real numbers, [r, k]."""
-        return real(self.integers)
-
-
 class ProgramHost:
     """A program with the embedding table of its bundle, ``program.host.embedding``.
 
+    With a rough head, results and whole rows are those after the likeliest tokens were scored again.
+
+    Members:
+        beside: bytes of the output buffer that results need beside the first ones; empty without a rough head.
+
+    Args:
+        program: the program.
+        embedding: its embedding table.
+        head: the weight ``program.host.rough.head``; None without a rough head.
+
     Raises:
-        UsageError: the table has another shape.
+        UsageError: the table or the head has another shape.
     """
 
-    def __init__(self, program: Program, embedding: EmbeddingWeight) -> None:
+    def __init__(self, program: Program, embedding: EmbeddingWeight, head: Int8Weight | None = None) -> None:
         facts = program.host
         self._table = EmbedConstants(weight=embedding, unit=2.0**-facts.residual_fraction, scale=facts.embedding_scale)
         if self._table.shape != (facts.vocab, facts.hidden):
@@ -83,6 +61,19 @@ class ProgramHost:
             raise UsageError(f"the program reads {len(starts)} tables of angles, and names {len(self._turns)}")
         context = np.arange(program.config.context, dtype=np.int32)
         self._tables = {start: self._table_of(context, *turn) for start, turn in zip(starts, self._turns, strict=True)}
+        self.rescoring, self.beside = None, range(0)
+        if facts.rough is not None:
+            self.rescoring = rescoring_of(
+                facts.rough,
+                head,
+                shape=(facts.vocab, facts.hidden),
+                candidates=min(program.config.top_k, facts.vocab),
+                rough_exponent=facts.logit_exponent,
+            )
+            places = tap_places(program.config, program.instructions[self.tap(facts.rough.norm).instruction])
+            assert places is not None
+            assert places.norm is not None
+            self.beside = range(places.norm, places.end)
 
     def input(self, ids: I32, positions: I32, embeds: NDArray[np.float32] | None = None) -> U8:
         """Return the input buffer of a pass, uint8 [input_bytes].
@@ -120,6 +111,18 @@ class ProgramHost:
         Raises:
             DeviceError: an id or a mantissa is impossible.
         """
+        found = self._results(output, rows)
+        if self.rescoring is None:
+            return found
+        return again(self.rescoring, found, self._norm(output, rows), self.program.counted)
+
+    def _norm(self, output: U8, rows: I32) -> I64:
+        """Return the product of the norm from which tokens are scored again, s27 [r, hidden]."""
+        assert self.program.host.rough is not None
+        return self.tapped(output, self.program.host.rough.norm, rows).values
+
+    def _results(self, output: U8, rows: I32) -> Results:
+        """Return what the accelerator has written of its likeliest tokens."""
         config, vocab = self.program.config, self.program.host.vocab
         raw = np.ascontiguousarray(output[: result_bytes(config)])
         scales = raw[: 8 * config.slots].view(np.int16).reshape(config.slots, 4)[rows]
@@ -145,12 +148,15 @@ class ProgramHost:
         raw = np.ascontiguousarray(output[ROWS_OFFSET : ROWS_OFFSET + self.program.host.vocab * size])
         values = raw.view("<i4").reshape(-1, size // 4)[:, rows].T.astype(np.int64)
         scales = np.ascontiguousarray(output[: 8 * config.slots]).view("<i2").reshape(config.slots, 4)[rows]
-        return Logits(
+        whole = Logits(
             values=values,
             mantissa=scales[:, 0].astype(np.int64) & 0xFFFF,
             exponent=self._exponent(scales),
             cap=self.program.host.logits_cap,
         )
+        if self.rescoring is None:
+            return whole
+        return again_whole(self.rescoring, whole, self._results(output, rows), self._norm(output, rows))
 
     def tapped(self, output: U8, name: str, rows: I32) -> TappedRows:
         """Return a tapped value of the slots ``rows`` from the output buffer of a pass that wrote it.

@@ -33,6 +33,7 @@ from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items
 from edgedec.hw.compiler.emitter import ProgramEmitter
 from edgedec.hw.compiler.matrix import Matrix, unsupported
 from edgedec.hw.compiler.memory_image import REGION_BYTES
+from edgedec.hw.compiler.rough_head import rough_norm
 from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
 from edgedec.hw.compiler.taps import Taps
 from edgedec.hw.config import AcceleratorConfig
@@ -85,7 +86,7 @@ class Lowering:
         self.region_bytes, self._ids = region_bytes, self.vocab if ids is None else min(ids, self.vocab)
         self.out = ProgramEmitter(config, region_bytes)
         self.pass_ends = 0
-        self.taps = Taps(config, self.vocab, taps)
+        self.taps = Taps(config, self.vocab, (*taps, *rough_norm(model, config)))
         self.tables: dict[tuple[tuple[float, ...], float], int] = {}  # first beats of the tables in the input buffer
         self._turning: tuple[tuple[float, ...], float] | None = None  # the table that the accelerator has
         self.embedding_scale = 1.0

@@ -103,6 +103,11 @@ class Matrix:
         return 1 if self.parts[0].trits is None else len(self.parts[0].trits)
 
     @property
+    def tied(self) -> bool:
+        """True if the trits of two planes are digits, of which the first count three times."""
+        return self.parts[0].tied
+
+    @property
     def pair(self) -> bool:
         return len(self.parts) == 2
 
@@ -190,6 +195,7 @@ class Matrix:
             "pre_shift": self.parts[0].pre_shift,
             "pair": int(self.pair),
             "rows": int(self.row_constants),
+            "tied": int(self.tied),
         }
         for index, part in enumerate(self.parts):
             result[f"base{index}"] = max(-limit, min(limit - 1, part.base))

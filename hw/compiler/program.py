@@ -18,6 +18,7 @@ from edgedec.hw.compiler.memory_image import REGION_BYTES, cache_regions, image_
 from edgedec.hw.compiler.output_places import first_tap_page, item_row_bytes, output_end, rows_end, tap_places
 from edgedec.hw.compiler.program_check import ProgramFault, executed, find_fault
 from edgedec.hw.compiler.queues import check_queues
+from edgedec.hw.compiler.rough_head import RoughFacts, rough_facts
 from edgedec.hw.compiler.taps import TapFacts
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.instructions import (
@@ -64,6 +65,8 @@ class HostFacts:
             first one; empty without such.
         logits_cap: soft-cap of the logits, which the host applies to their real values; None without one.
         taps: the values that the program writes beside logits.
+        rough: facts of a rough head, whose likeliest tokens the host scores again; ``logit_exponent`` is then that of the
+            rough logits. None without one.
     """
 
     bundle: str
@@ -79,6 +82,7 @@ class HostFacts:
     second_frequencies: tuple[float, ...] = ()
     second_magnitude: float = 1.0
     taps: tuple[TapFacts, ...] = ()
+    rough: RoughFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,5 +367,6 @@ def compile_model(
             embedding_scale=lowering.embedding_scale,
             logits_cap=lowering.logits_cap,
             taps=lowering.taps.facts(model),
+            rough=rough_facts(model, config),
         ),
     )

@@ -48,8 +48,8 @@ def find_fault(instructions: Iterable[tuple[int, Instruction]], config: Accelera
 
     These are: a gate whose activation replaces that of an earlier gate, whose unit may still have values of it; a piece of a
     vector that has another sink than its first one, or says something else of the vector; ``start`` of a RESIDUAL that is
-    not where the piece before ended, or is past the residual; and more ``sinks`` than positions, or any in a ring. The
-    accelerator ignores the upper bits of both.
+    not where the piece before ended, or is past the residual; ``tied`` planes without ``rough_head``; and more ``sinks``
+    than positions, or any in a ring, of which the accelerator ignores the upper bits.
 
     Args:
         instructions: ``executed`` of a program.
@@ -95,6 +95,8 @@ class _Matrices:
     def fault(self, number: int, one: Instruction) -> str | None:
         """Return what is wrong with the next matrix."""
         self._codes += one["fresh"]
+        if one["tied"] and not self._config.rough_head:
+            return "has tied planes, which the accelerator adds without a factor"
         if self._first is None:
             self._first, self._done = (number, one), 0
             if one["sink"] == Sink.GATE:

@@ -23,6 +23,7 @@ from edgedec.bundle.atomic import new_folder
 from edgedec.bundle.manifest import manifest_hash
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import HostFacts, Program
+from edgedec.hw.compiler.rough_head import RoughFacts
 from edgedec.hw.compiler.taps import TapFacts
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.instructions import unpack_program
@@ -169,22 +170,24 @@ def _said(host: HostFacts) -> dict[str, Any]:
     later = [] if host.second_frequencies else ["second_frequencies", "second_magnitude"]
     later += [] if host.logits_cap else ["logits_cap"]
     later += [] if host.taps else ["taps"]
+    later += [] if host.rough else ["rough"]
     return {name: value for name, value in asdict(host).items() if name not in later}
 
 
 def _host(content: dict[str, Any]) -> HostFacts:
     factors = {"magnitude": 1.0, "embedding_scale": 1.0, "second_magnitude": 1.0}  # earlier programs do not say them
-    content = {**factors, "second_frequencies": [], "taps": [], **content}
+    content = {**factors, "second_frequencies": [], "taps": [], "rough": None, **content}
     tables = ("inverse_frequencies", "second_frequencies")
     kinds = {
         "bundle": str,
         "embedding": str,
+        "rough": dict,
         **dict.fromkeys((*tables, "taps"), list),
         **dict.fromkeys((*factors, "logits_cap"), float),
     }
     for member in fields(HostFacts):
         kind = kinds.get(member.name, int)
-        if member.name == "logits_cap" and content.get(member.name) is None:
+        if member.name in ("logits_cap", "rough") and content.get(member.name) is None:
             continue
         if type(content.get(member.name)) is not kind:
             raise ValueError(f"{member.name} is {reprlib.repr(content.get(member.name))}")
@@ -198,7 +201,23 @@ def _host(content: dict[str, Any]) -> HostFacts:
     taps = tuple(map(_tap, content["taps"]))
     if len({tap.name for tap in taps}) < len(taps):
         raise ValueError("two taps have one name")
-    return HostFacts(**{**content, **{name: tuple(map(float, content[name])) for name in tables}, "taps": taps})
+    rough = None if content["rough"] is None else _rough(content["rough"])
+    if rough is not None and not any(tap.name == rough.norm and tap.normed for tap in taps):
+        raise ValueError(f"the rough head reads {rough.norm!r}, which is no tapped norm")
+    tables_ = {name: tuple(map(float, content[name])) for name in tables}
+    return HostFacts(**{**content, **tables_, "taps": taps, "rough": rough})
+
+
+def _rough(content: dict[str, Any]) -> RoughFacts:
+    kinds = {"head": str, "norm": str, "code_unit": float, "exponent": int, "pre_shift": int}
+    if {name: type(value) for name, value in content.items()} != kinds:
+        raise ValueError(f"rough is {reprlib.repr(content)}, and must have {', '.join(kinds)}")
+    facts = RoughFacts(**content)
+    if not facts.head.isprintable() or not facts.code_unit > 0 or abs(facts.exponent) > 1 << 10:
+        raise ValueError(f"the rough head {facts.head!r} has a name, unit or exponent out of range")
+    if not 0 <= facts.pre_shift < 8:
+        raise ValueError(f"the rough head has pre_shift={facts.pre_shift}, which is 0 to 7")
+    return facts
 
 
 def _tap(content: Any) -> TapFacts:

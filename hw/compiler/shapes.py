@@ -9,7 +9,7 @@ planes may be shifted one by one or not: here they are, which makes the larger p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -29,6 +29,7 @@ from edgedec.reference.integer_profile.ops.attention import AttentionConstants
 from edgedec.reference.integer_profile.ops.gated_activation import GateConstants
 from edgedec.reference.integer_profile.ops.linear import LinearConstants, MatrixConstants
 from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, NormConstants, OutputNormConstants
+from edgedec.reference.integer_profile.rough_head import head_of
 from edgedec.reference.integer_profile.site import norms_heads, norms_outputs
 from edgedec.reference.integer_profile.values import Form
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme
@@ -64,23 +65,43 @@ def shape_graph(
     return fuse_linears(quantize_activations(assign_schemes(graph, kinds)))
 
 
-def shape_model(graph: Graph, *, image: bool = False) -> IntegerModel:
-    """Return the graph with constants; ``image`` says whether its weights have bytes as well."""
+def shape_model(graph: Graph, *, image: bool = False, rough_head: bool = False) -> IntegerModel:
+    """Return the graph with constants.
+
+    Args:
+        graph: the graph.
+        image: whether its weights have bytes as well.
+        rough_head: whether its int8 head becomes a rough one.
+
+    Raises:
+        UnsupportedError: it is to have a rough head, and its head is not int8.
+    """
     constants = {op.name: values for op in graph.operations if (values := _constants(graph, op, image)) is not None}
+    if rough_head:
+        constants[head_of(graph).name] = _rough(constants[head_of(graph).name], image)
     (embed,) = (op for op in graph.operations if isinstance(op, Embed))
     return IntegerModel(graph, constants, {embed.outputs[0]: _RESIDUAL})
 
 
+def _rough(constants: LinearConstants, real: bool) -> LinearConstants:
+    """Return the constants of a head as those of a rough one."""
+    (matrix,) = constants.matrices
+    weights = _weights(matrix.weight.shape, False) if real else np.broadcast_to(np.int8(0), matrix.weight.shape)
+    tied = replace(matrix, weight=weights, trits=np.broadcast_to(weights, (2, *matrix.weight.shape)), tied=True)
+    return LinearConstants(matrices=(tied,))
+
+
 def shape_program(graph: Graph, config: AcceleratorConfig, *, image: bool = False) -> Program:
-    """Return the program that ``compile_model`` makes of such a model.
+    """Return the program that ``compile_model`` makes of such a model, with a rough head if the configuration has one.
 
     Args:
+        graph, config: the graph, and the configuration.
         image: whether to build its image, 1.4 MB per layer of a 0.73B model and 0.8 MB per 512 words.
 
     Raises:
         UnsupportedError: the configuration cannot run it.
     """
-    model = shape_model(graph, image=image)
+    model = shape_model(graph, image=image, rough_head=config.rough_head)
     (embed,) = (op for op in graph.operations if isinstance(op, Embed))
     lowering = Lowering(model, config)
     lowering.run()

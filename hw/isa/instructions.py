@@ -36,7 +36,7 @@ __all__ = [
 
 # Version of all that a program and the accelerator that runs it must agree on: instructions, and the layouts of keys,
 # values, results and striped memory. tests/hw/isa/test_version.py fails when one of them changes and this does not.
-ISA_VERSION = 3
+ISA_VERSION = 4
 INSTRUCTION_BYTES = 32  # bytes of an instruction and of the header
 MAGIC = int.from_bytes(b"edecprog", "little")  # first 8 bytes of a program
 _OPCODE_BITS = 4  # bits of the opcode
@@ -135,6 +135,7 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     #   relu2, gate_shift: of the activation (GATE); a gate whose codes another gate has made has the same.
     #   elements: of the whole vector; first: id of the first row, with which whole rows begin (LOGITS).
     #   counted: the sums of exponentials have so many of the first rows (LOGITS).
+    #   tied: the trits of the first of two planes count three times, for a ternary matrix without mantissas.
     #   sum_shift: a logit drops so many bits there, less the exponent of its scale (LOGITS).
     Opcode.MATRIX: {
         "fresh": 1,
@@ -166,6 +167,7 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
         "sum_shift": 10,
         "norm_heads": 1,
         "norm_rows": 1,
+        "tied": 1,
     },
     # Computes attention of all heads. start, run: place of the layer in the cache, where its new rows are written.
     # window: positions that a row sees, 0 for all; sinks: first positions that it sees besides, at most ``context`` of
@@ -186,7 +188,7 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
 }
 SIGNED = frozenset({"base0", "base1", "sum_shift"})  # names of the signed fields
 OPTIONAL = frozenset(
-    {"cap_factor", "cap_shift", "norm_heads", "norm_rows", "tap", "tap_norm", "tap_page"}
+    {"cap_factor", "cap_shift", "norm_heads", "norm_rows", "tap", "tap_norm", "tap_page", "tied"}
 )  # names of the fields at the end of an instruction that only some accelerators read
 
 

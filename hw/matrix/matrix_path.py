@@ -38,15 +38,15 @@ _PIECE_COLUMNS = (
 )
 
 
-def descriptor(depth: int) -> data.StructLayout:
+def descriptor(depth: int, *, tied: bool = False) -> data.StructLayout:
     """Return the layout of a matrix's description.
 
     Members:
-        matrix: ``shape`` of edgedec.hw.matrix.sequencer.
+        matrix: ``shape(depth, tied=tied)`` of edgedec.hw.matrix.sequencer.
         spare: unused rows of its last word.
         drain: ``matrix_settings`` of edgedec.hw.matrix.drain.
     """
-    return data.StructLayout({"matrix": shape(depth), "spare": range(ROWS), "drain": matrix_settings()})
+    return data.StructLayout({"matrix": shape(depth, tied=tied), "spare": range(ROWS), "drain": matrix_settings()})
 
 
 class MatrixPath(CostedComponent):
@@ -78,10 +78,11 @@ class MatrixPath(CostedComponent):
         scaling: whether matrices may have group mantissas.
         int8: whether matrices may be int8. Without it the ports ``mac_...`` do not exist.
         per_row: parameter of the Drain.
+        tied: whether ternary matrices may have tied planes.
 
     Members:
-        matrices: In(stream ``descriptor(depth)``). Matrices in the order of the read stream. One that is not ``fresh``
-            is multiplied by the codes, and drained with the scales, of the matrix before it, ternary or not.
+        matrices: In(stream ``descriptor(depth, tied=tied)``). Matrices in the order of the read stream. One that is not
+            ``fresh`` is multiplied by the codes, and drained with the scales, of the matrix before it, ternary or not.
         codes: In(codes(slots, beat_bytes)). The blocks of each fresh vector.
         scales: In(scales(slots)). One item per fresh vector; only the output of the partial sums waits for it.
         weights: In(beat(beat_bytes)). Beats of the matrices.
@@ -112,6 +113,7 @@ class MatrixPath(CostedComponent):
         scaling: bool = True,
         int8: bool = True,
         per_row: bool = True,
+        tied: bool = False,
     ) -> None:
         check("tile_words", tile_words, 1, (1 << 16) - 1)
         check("depth", depth, 1, (1 << 16) - 1)
@@ -119,13 +121,15 @@ class MatrixPath(CostedComponent):
             raise ValueError(f"beat_bytes must be at least {ROWS} with scaling, not {beat_bytes!r}")
         if int8 and beat_bytes & (beat_bytes - 1):
             raise ValueError(f"beat_bytes must be a power of two with int8, not {beat_bytes!r}")
-        self._slots, self._tile_words = slots, tile_words
+        self._slots, self._tile_words, self._tied = slots, tile_words, tied
         self._engine = LookupEngine(beat_bytes=beat_bytes, slots=slots)
-        self._sequencer = MatrixSequencer(tile_words=tile_words, depth=depth)
+        self._sequencer = MatrixSequencer(tile_words=tile_words, depth=depth, tied=tied)
         self._memory = CodeMemory(slots=slots, columns=beat_bytes, depth=depth, pieces=_pieces(beat_bytes))
-        self._width = width = _width(beat_bytes, int8)
+        self._width, self._step = (width := _width(beat_bytes, int8)), step(tile_words, tied=tied)
         queued = max(tile_words, 2)
-        self._partial = PartialSums(width=width, slots=slots, tile_words=tile_words, queued=queued, scaling=scaling)
+        self._partial = PartialSums(
+            width=width, slots=slots, tile_words=tile_words, queued=queued, scaling=scaling, tied=tied
+        )
         self._summed = Fifo(shape=word(ACCUMULATOR_BITS, slots, ROWS), depth=queued, style="block")
         self._serializer = Serializer(width=ACCUMULATOR_BITS, slots=slots, lanes=ROWS)
         self._elements = RegisterSlice(shape=word(ACCUMULATOR_BITS, slots))
@@ -140,7 +144,7 @@ class MatrixPath(CostedComponent):
                 "mac_sums": In(linear_sums(beat_bytes, slots)),
             }
             return {
-                "matrices": In(stream.Signature(descriptor(depth))),
+                "matrices": In(stream.Signature(descriptor(depth, tied=tied))),
                 "codes": In(codes(slots, beat_bytes)),
                 "scales": In(scales(slots)),
                 "weights": In(beat(beat_bytes)),
@@ -158,7 +162,7 @@ class MatrixPath(CostedComponent):
         """Estimate of the cost by submodule, without the MacArray."""
         slots = self._slots
         glue = (
-            small_queue(step(self._tile_words).size, _AHEAD) * (2 if self._mantissas is None else 3)
+            small_queue(self._step.size, _AHEAD) * (2 if self._mantissas is None else 3)
             + small_queue((ROWS - 1).bit_length(), _SUMMED)
             + small_queue(1 + matrix_settings().size, _MATRICES)
             + self._elements.resources
@@ -279,15 +283,15 @@ class MatrixPath(CostedComponent):
     def _sweep(self, m: Module, source: Any) -> None:
         """Copy every step into one queue per consumer, because the consumers are some cycles apart."""
         steps, partial = self._queue(m, "steps"), self._queue(m, "partial")
-        queues, now = [steps, partial], data.View(step(self._tile_words), steps.r_data)
+        queues, now = [steps, partial], data.View(self._step, steps.r_data)
         self._route(m, steps, now)
-        flags = data.View(step(self._tile_words), partial.r_data)
-        sweeps = self._partial.sweeps
+        flags = data.View(self._step, partial.r_data)
+        sweeps, tripled = self._partial.sweeps, ("tripled",) if self._tied else ()
         int8 = Signal()
         m.d.comb += [
             sweeps.valid.eq(partial.r_rdy),
             partial.r_en.eq(sweeps.ready),
-            *(sweeps.p[name].eq(flags[name]) for name in ("words", "first", "final", "scaled", "last")),
+            *(sweeps.p[name].eq(flags[name]) for name in ("words", "first", "final", "scaled", "last", *tripled)),
         ]
         int8_next = Mux(sweeps.ready, flags.int8, int8)
         m.d.sync += int8.eq(int8_next)
@@ -296,7 +300,7 @@ class MatrixPath(CostedComponent):
             m.submodules.mantissas = self._mantissas
             reads = self._queue(m, "reads")
             queues.append(reads)
-            mantissa_step = data.View(step(self._tile_words), reads.r_data)
+            mantissa_step = data.View(self._step, reads.r_data)
             sweeps = self._mantissas.sweeps
             # A step without mantissas is dropped.
             m.d.comb += [
@@ -333,7 +337,7 @@ class MatrixPath(CostedComponent):
                 )
 
     def _queue(self, m: Module, name: str) -> SyncFIFOBuffered:
-        queue = SyncFIFOBuffered(width=step(self._tile_words).size, depth=_AHEAD)
+        queue = SyncFIFOBuffered(width=self._step.size, depth=_AHEAD)
         m.submodules[f"queue_{name}"] = queue
         return queue
 

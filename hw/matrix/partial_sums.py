@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -23,15 +23,16 @@ _APART = _STAGES + 1  # least cycles between two items of the same word
 _STYLES = ("block", "ultra")  # values of ram_style
 
 
-def sweep(tile_words: int) -> stream.Signature:
+def sweep(tile_words: int, *, tied: bool = False) -> stream.Signature:
     """Return a stream of sweeps over the words 0 .. ``words - 1`` of a tile, one incoming item each; ``words`` is at
     least 1.
 
     ``first``: the sums start here, and the stored value is ignored. ``final``: the sums end here; they are sent to the
         output.
     ``scaled``: each item is multiplied by its rows' mantissas. ``last``: the final word ends the vector.
+    ``tripled``: each item counts three times, unless it is ``scaled``; only with ``tied``.
     """
-    flags = dict.fromkeys(("first", "final", "scaled", "last"), 1)
+    flags = dict.fromkeys(("first", "final", "scaled", "last", *(("tripled",) if tied else ())), 1)
     return stream.Signature(data.StructLayout({"words": range(tile_words + 1), **flags}))
 
 
@@ -47,10 +48,11 @@ class PartialSums(CostedComponent):
         tile_words: words of five rows that are stored, 1 to 65536.
         queued: words that the queue after ``output`` holds, 2 to 65536.
         scaling: whether there are multipliers for group mantissas. Without them ``scaled`` must not be set.
+        tied: whether sweeps may be ``tripled``, as those of the first of two tied planes.
         style: kind of memory, "block" or "ultra".
 
     Members:
-        sweeps: In(sweep(tile_words)).
+        sweeps: In(sweep(tile_words, tied=tied)).
         sums: In(stream rows(width, slots, 5)). One item for each word of a sweep.
         mantissas: In(stream unsigned(8) [5]). One item for each word of a scaled sweep, one mantissa per row; only with
             ``scaling``.
@@ -66,7 +68,15 @@ class PartialSums(CostedComponent):
     """
 
     def __init__(
-        self, *, width: int, slots: int, tile_words: int, queued: int, scaling: bool = True, style: str = "block"
+        self,
+        *,
+        width: int,
+        slots: int,
+        tile_words: int,
+        queued: int,
+        scaling: bool = True,
+        tied: bool = False,
+        style: str = "block",
     ) -> None:
         check("width", width, 2, 24)
         check("slots", slots, 1, 8)
@@ -77,19 +87,19 @@ class PartialSums(CostedComponent):
         if style not in _STYLES:
             raise ValueError(f"style must be one of {', '.join(_STYLES)}, not {style!r}")
         self._width, self._slots, self._tile_words = width, slots, tile_words
-        self._scaling, self._style, self._queued = scaling, style, queued
+        self._scaling, self._style, self._queued, self._tied = scaling, style, queued, tied
         super().__init__(self._members)
 
     @property
     def resources(self) -> Resources:
         width, tile_words, scaling = self._width, self._tile_words, self._scaling
         lanes, bits = ROWS * self._slots, ROWS * self._slots * ACCUMULATOR_BITS
-        product = width + (MANTISSA_BITS if scaling else 0)
+        product = self._product_bits
         mantissas = MANTISSA_BITS * ROWS if scaling else 0
-        block = self._style == "block"
+        block, tripled = self._style == "block", self._tied and not scaling
         return Resources(
-            lut=bits + (75 if scaling else 45),
-            ff=lanes * (width + product) + 2 * bits + mantissas + 6 * tile_words.bit_length() + 30,
+            lut=bits + (75 if scaling else 45) + (lanes * (width + 1) if tripled else 0),
+            ff=lanes * (width + product) + 2 * bits + mantissas + 6 * tile_words.bit_length() + 30 + ROWS * tripled,
             bram18=block_rams(bits, tile_words) if block else 0,
             uram=0 if block else ultra_rams(bits, tile_words),
             dsp=lanes if scaling else 0,
@@ -97,7 +107,7 @@ class PartialSums(CostedComponent):
 
     def _members(self) -> dict[str, Any]:
         members = {
-            "sweeps": In(sweep(self._tile_words)),
+            "sweeps": In(sweep(self._tile_words, tied=self._tied)),
             "sums": In(stream.Signature(rows(self._width, self._slots, ROWS))),
             "output": Out(stream.Signature(word(ACCUMULATOR_BITS, self._slots, ROWS), always_ready=True)),
             "released": In(1),
@@ -128,7 +138,7 @@ class PartialSums(CostedComponent):
             self.output.p.last.eq(end.last),
             self.output.valid.eq(end.taken & end.final),
         ]
-        products = self._products(m, scaled)
+        products = self._products(m, *scaled)
         m.d.sync += kept.eq(read.data)
         with m.If(middle.first):
             m.d.sync += kept.eq(0)
@@ -137,8 +147,13 @@ class PartialSums(CostedComponent):
                 m.d.sync += added[row][slot].eq(kept[row][slot] + products[row][slot])
         return m
 
-    def _take(self, m: Module) -> tuple[Signal, Value, list[Any]]:
-        """Accept an item. Return its word's address, whether it is scaled, and what accompanies it through the registers."""
+    def _take(self, m: Module) -> tuple[Signal, tuple[Value, Value], list[Any]]:
+        """Accept an item.
+
+        Returns:
+            its word's address, whether it is scaled and whether it counts three times, and what accompanies it through the
+            registers.
+        """
         layout = data.StructLayout({"taken": 1, "word": range(self._tile_words), "first": 1, "final": 1, "last": 1})
         entering = Signal(layout)
         stages = [Signal(layout, name=f"stage_{i}") for i in range(_STAGES)]
@@ -183,7 +198,7 @@ class PartialSums(CostedComponent):
             m.d.sync += pause.eq(_APART - now.words)
         with m.Elif(pause != 0):
             m.d.sync += pause.eq(pause - 1)
-        return address, now.scaled, stages
+        return address, (now.scaled, now.tripled if self._tied else Const(0)), stages
 
     def _room(self, m: Module, enters: Value) -> Signal:
         """Return whether the queue has room for another word, one place being kept for the delay of the decision."""
@@ -192,9 +207,14 @@ class PartialSums(CostedComponent):
         m.d.sync += [places.eq(places - enters + self.released), room.eq(places > 1)]
         return room
 
-    def _products(self, m: Module, scaled: Value) -> list[list[Signal]]:
+    @property
+    def _product_bits(self) -> int:
+        """Bits of a product, or of an item that may count three times."""
+        return self._width + (MANTISSA_BITS if self._scaling else 2 if self._tied else 0)
+
+    def _products(self, m: Module, scaled: Value, tripled: Value) -> list[list[Signal]]:
         """Return the products after two registers, one of operands and one of products."""
-        width = self._width + (MANTISSA_BITS if self._scaling else 0)
+        width = self._product_bits
         products = [
             [Signal(signed(width), name=f"product_{r}_{s}", reset_less=True) for s in range(self._slots)]
             for r in range(ROWS)
@@ -204,7 +224,15 @@ class PartialSums(CostedComponent):
         for row, offered in enumerate(products):
             factor = Signal(MANTISSA_BITS, name=f"mantissa_{row}", reset_less=True)
             if self._scaling:
-                m.d.sync += factor.eq(Mux(scaled, self.mantissas.payload[row], 1))
+                m.d.sync += factor.eq(Mux(scaled, self.mantissas.payload[row], Mux(tripled, 3, 1) if self._tied else 1))
+            triple = Const(0)
+            if self._tied and not self._scaling:  # a register for each row, because all items are too many loads
+                triple = Signal(name=f"triple_{row}", reset_less=True)
+                m.d.sync += triple.eq(tripled)
             for slot, product in enumerate(offered):
-                m.d.sync += product.eq(operand[row][slot] * factor if self._scaling else operand[row][slot])
+                item = operand[row][slot]
+                if self._scaling:
+                    m.d.sync += product.eq(item * factor)
+                else:
+                    m.d.sync += product.eq(item + Mux(triple, item << 1, 0) if self._tied else item)
         return products

@@ -14,7 +14,7 @@ from edgedec.hw.matrix.code_memory import passes
 __all__ = ["MatrixSequencer", "shape", "step"]
 
 
-def shape(depth: int) -> data.StructLayout:
+def shape(depth: int, *, tied: bool = False) -> data.StructLayout:
     """Return the description of a matrix for the sequencer; all but the flags and ``group_blocks`` are at least 1.
 
     Members:
@@ -24,20 +24,21 @@ def shape(depth: int) -> data.StructLayout:
         planes: number of planes that are added.
         group_blocks: blocks of columns that share mantissas; 0 without mantissas.
         int8: it is int8, not ternary; ``planes`` and ``group_blocks`` are ignored.
+        tied: the first plane counts three times, unless the matrix is int8 or has mantissas; only if ``tied`` is given.
     """
     blocks = range(depth + 1)
-    return data.StructLayout(
-        {"fresh": 1, "words": unsigned(16), "blocks": blocks, "planes": unsigned(4), "group_blocks": blocks, "int8": 1}
-    )
+    numbers = {"words": unsigned(16), "blocks": blocks, "planes": unsigned(4), "group_blocks": blocks}
+    return data.StructLayout({"fresh": 1, **numbers, "int8": 1, **({"tied": 1} if tied else {})})
 
 
-def step(tile_words: int) -> data.StructLayout:
+def step(tile_words: int, *, tied: bool = False) -> data.StructLayout:
     """Return the layout of one sweep, with the flags of edgedec.hw.matrix.partial_sums.
 
     ``group_first`` and ``group_last`` mark the first and the last of the blocks that share mantissas; ``int8`` marks a
     step of an int8 matrix, which has five beats per word.
     """
     flags = dict.fromkeys(("first", "final", "scaled", "last", "group_first", "group_last", "int8"), 1)
+    flags |= {"tripled": 1} if tied else {}
     return data.StructLayout({"words": range(tile_words + 1), **flags})
 
 
@@ -47,12 +48,13 @@ class MatrixSequencer(CostedComponent):
     Parameters:
         tile_words: row words of a tile, 1 to 65535; the last tile of a matrix may have fewer.
         depth: largest number of blocks of a matrix, 1 to 65535.
+        tied: whether matrices may have tied planes.
 
     Members:
-        matrices: In(stream ``shape(depth)``).
+        matrices: In(stream ``shape(depth, tied=tied)``).
         passes: Out(passes(depth)). One item for each tile and plane, before its first step.
         int8: Out(1). The matrix of the offered pass is int8.
-        steps: Out(stream ``step(tile_words)``).
+        steps: Out(stream ``step(tile_words, tied=tied)``).
 
     Latency: 2 cycles from a matrix to its first pass, 3 to its first step.
     Throughput: one step in two cycles, far more than the sweeps need; each matrix costs three more. The comparisons that
@@ -60,16 +62,16 @@ class MatrixSequencer(CostedComponent):
     Source: docs/accelerator.md, "The data path".
     """
 
-    def __init__(self, *, tile_words: int, depth: int) -> None:
+    def __init__(self, *, tile_words: int, depth: int, tied: bool = False) -> None:
         check("tile_words", tile_words, 1, (1 << 16) - 1)
         check("depth", depth, 1, (1 << 16) - 1)
-        self._tile_words, self._depth = tile_words, depth
+        self._tile_words, self._depth, self._tied = tile_words, depth, tied
         super().__init__(
             lambda: {
-                "matrices": In(stream.Signature(shape(depth))),
+                "matrices": In(stream.Signature(shape(depth, tied=tied))),
                 "passes": Out(passes(depth)),
                 "int8": Out(1),
-                "steps": Out(stream.Signature(step(tile_words))),
+                "steps": Out(stream.Signature(step(tile_words, tied=tied))),
             }
         )
 
@@ -79,12 +81,12 @@ class MatrixSequencer(CostedComponent):
         index = (depth - 1).bit_length()
         return Resources(
             lut=2 * index + tile_words.bit_length() + 56,
-            ff=shape(depth).size + 2 * index + tile_words.bit_length() + 12,
+            ff=shape(depth, tied=self._tied).size + 2 * index + tile_words.bit_length() + 12,
         )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        now = Signal(shape(self._depth))
+        now = Signal(shape(self._depth, tied=self._tied))
         out = self.steps.p
         plane = Signal(4)
         block = Signal(range(self._depth))
@@ -117,6 +119,8 @@ class MatrixSequencer(CostedComponent):
             out.group_first.eq(in_group == 0),
             out.group_last.eq(last_of_group),
         ]
+        if self._tied:
+            m.d.comb += out.tripled.eq(now.tied & (plane == 0) & ~now.int8)
         with m.FSM():
             with m.State("idle"):
                 m.d.comb += self.matrices.ready.eq(1)

@@ -25,7 +25,7 @@ from edgedec.runtime.driver.pass_steps import ending_of, ending_steps, parameter
 from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions, relocated
 from edgedec.runtime.driver.registers import Registers
 from edgedec.runtime.driver.report import PassReport
-from edgedec.schemes import EmbeddingWeight
+from edgedec.schemes import EmbeddingWeight, Int8Weight
 
 __all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver"]
 
@@ -54,7 +54,7 @@ class Driver:
     Args:
         device: used by this driver only while it is open; the driver does not close it.
         program: the compiled program.
-        embedding: the embedding table with which the program was compiled.
+        embedding, head: the weights of ``ProgramHost``.
         max_cycles: cycles after which a pass has failed. None: many times the cycles of its beats and instructions.
         gateware: RTL that the device must have; None: any accelerator of the program's configuration is taken.
 
@@ -62,7 +62,7 @@ class Driver:
         DeviceError: the device is not an edgedec accelerator; its register map, instruction set, configuration or RTLIL is
             not that of the program or of ``gateware``; or its memory is too small.
         UsageError: an instruction addresses memory outside its buffer, or has another ``fault`` of a program; or the
-            embedding has another shape.
+            embedding, or the int8 head of a rough one, has another shape.
     """
 
     def __init__(
@@ -70,12 +70,13 @@ class Driver:
         device: Device,
         program: Program,
         embedding: EmbeddingWeight,
+        head: Int8Weight | None = None,
         *,
         max_cycles: int | None = None,
         gateware: Gateware | None = None,
     ) -> None:
         self.device, self.program, self.registers = device, program, Registers(device)
-        self.host = ProgramHost(program, embedding)
+        self.host = ProgramHost(program, embedding, head)
         self.length = 0
         self._longest = 0  # most committed positions since there were none; rings lack rows because of them
         self.max_cycles = patience_cycles(program) if max_cycles is None else max_cycles
@@ -265,7 +266,7 @@ class Driver:
         """
         self._check_written(rows, BEST)
         region = self._region("output")
-        return self.host.results(region.array if self._fetched else region.fetched(self._result_bytes), rows)
+        return self.host.results(region.fetched(0 if self._fetched else self._result_bytes, self.host.beside), rows)
 
     def logits(self, rows: I32) -> Logits:
         """Return whole rows of logits of the slots ``rows`` of the last pass.

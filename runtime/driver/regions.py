@@ -70,9 +70,12 @@ class Region:
             striped = stripe(chunk, ports=self._config.ports, port_bytes=self._config.port_bytes)
             self.array[start : start + striped.size] = striped
 
-    def fetched(self, size_bytes: int | None = None) -> U8:
-        """Return ``array`` after reading its first ``size_bytes`` bytes, or all of it, from the device."""
-        self._buffer.invalidate(0, size_bytes)
+    def fetched(self, size_bytes: int | None = None, beside: range = range(0)) -> U8:
+        """Return ``array`` after reading its first ``size_bytes`` bytes, or all of it, and ``beside`` from the device."""
+        if size_bytes != 0:
+            self._buffer.invalidate(0, size_bytes)
+        if beside:
+            self._buffer.invalidate(beside.start, len(beside))
         return self._buffer.array
 
     def logical(self, start: int, size_bytes: int) -> U8:

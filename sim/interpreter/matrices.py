@@ -52,15 +52,16 @@ class WeightMemory:
     def __init__(self, keep_bytes: int) -> None:
         self._free, self._kept = keep_bytes, dict[Any, NDArray[Any]]()
 
-    def weights(self, key: Any, layout: Int8Layout | TernaryLayout, beats: U8) -> NDArray[Any]:
+    def weights(self, key: Any, layout: Int8Layout | TernaryLayout, beats: U8, *, tied: bool = False) -> NDArray[Any]:
         """Return a matrix [rows, columns] in the smaller float type in which every sum of its products with codes is exact.
 
         Args:
             key: identifies the bytes of ``beats``; None if they are unknown, so that the matrix is not kept.
+            tied: whether the trits of the first of two planes count three times.
         """
         matrix = self._kept.get(key) if key is not None else None
         if matrix is None:
-            whole = _summed(layout, beats)
+            whole = _summed(layout, beats, tied)
             bound = largest(CODE_BITS) * int(np.abs(whole).sum(axis=1, dtype=np.int64).max(initial=0))
             matrix = whole.astype(np.float32 if bound < 1 << 24 else np.float64)
             if key is not None and matrix.nbytes <= self._free:
@@ -69,11 +70,13 @@ class WeightMemory:
         return matrix
 
 
-def _summed(layout: Int8Layout | TernaryLayout, beats: U8) -> NDArray[Any]:
+def _summed(layout: Int8Layout | TernaryLayout, beats: U8, tied: bool) -> NDArray[Any]:
     if isinstance(layout, Int8Layout):
         return int8_image.unpack(layout, beats)
     trits, mantissas = ternary_image.unpack(layout, beats)
     if mantissas is None:
+        if tied:
+            trits[0] *= 3
         planes: NDArray[np.int32] = trits.sum(axis=0, dtype=np.int32)
         return planes
     spread = np.repeat(mantissas.astype(np.int32), layout.group_size, axis=2)[..., : layout.columns]

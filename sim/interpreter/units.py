@@ -238,7 +238,7 @@ class Units:
             raise _fault(job.index, Opcode.MATRIX, f"there are no codes of {layout.columns} columns")
         codes, scale = self._now
         key, beats = self._fifos[Destination.WEIGHTS].take(layout.beats)
-        weights = self._weights.weights(key, layout, beats)
+        weights = self._weights.weights(key, layout, beats, tied=bool(of["tied"]))
         acc = (codes.astype(weights.dtype) @ weights[:elements].T).astype(np.int64)
         constants = self._take(Destination.ROWS, rows) if rows else None
         out = drained(of, acc, scale, constants, per_row=self._config.per_row)

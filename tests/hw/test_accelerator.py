@@ -25,14 +25,15 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Opcode, When
 from edgedec.hw.isa.registers import COUNTS
 from edgedec.hw.isa.striping import stripe
-from edgedec.reference.integer_profile.head import real, sum_of_exponentials, sum_shift
+from edgedec.reference.integer_profile.head import real, sum_of_exponentials, sum_shift, top
 from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.reference.integer_profile.rough_head import head_of
 from edgedec.reference.integer_profile.taps import TapRecorder
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.schemes import Int8Scheme, TernaryScheme
 from edgedec.sim.interpreter import Interpreter
-from tests.edgedec.reference.integer_profile.support.make_models import TAPPED, float_model, prepared
+from tests.edgedec.reference.integer_profile.support.make_models import TAPPED, float_model, prepared, roughened
 from tests.hw.support.bench_accelerator import simulated
 
 SHAPE = {
@@ -231,6 +232,37 @@ def test_tokens_of_a_gemma_3_equal_the_integer_model() -> None:
     assert program.config.head_norms
     assert len(program.input_offsets(Destination.ANGLES)) == 2
     run_trees(model, program, embedding)
+
+
+@pytest.mark.nightly(sample=1)
+@pytest.mark.rtl
+@pytest.mark.parametrize(("slots", "beat_bytes", "ports"), [(2, 8, 2), (1, 4, 1), (3, 16, 1)])
+def test_tokens_of_a_rough_head_equal_the_integer_model(slots: int, beat_bytes: int, ports: int) -> None:
+    """Score candidates again from the norm that the accelerator writes, with whole rows and without."""
+    graph, weights = float_model(TernaryScheme(), {**SHAPE, "tie_word_embeddings": True})
+    model = roughened(weights, prepared(graph, weights), 3)
+    members = {"beat_bytes": beat_bytes, "ports": ports, "slots": slots, "tile_rows": 20, "prefetch_beats": 16}
+    config = config_for(model, **members, context=16, top_k=3, ultra=False, clock_hz=1e6)
+    program = compile_model(model, config)
+    (embed,) = (op for op in graph.operations if isinstance(op, Embed))
+    head: Any = weights[head_of(graph).weights[0]]
+    table: Any = weights[embed.weight]
+    device, sequence = simulated(program.config, laid_out(program.sizes, ports)[1]), model.open()
+    with Driver(device, program, table, head, max_cycles=60_000) as driver:
+        for count, logits in ((slots, WHOLE_ROWS), (1, BEST), (slots, BEST)):
+            ids, rows = np.arange(count, dtype=np.int32) + 7, np.arange(count, dtype=np.int32)
+            expected = sequence.forward(ids)
+            report = driver.forward(ids, logits=logits)
+            found, best = driver.results(rows), top(expected, 3)
+            assert np.array_equal(found.ids, best)
+            assert np.array_equal(found.logits, np.take_along_axis(expected.values, best.astype(np.int64), 1))
+            assert np.array_equal(units(found.integers), units(expected))
+            assert found.sums.all()
+            if logits == WHOLE_ROWS:
+                assert np.array_equal(driver.logits(rows).values, expected.values)
+            assert report.beats == beats(program, driver.length, count)
+            driver.commit(rows)
+            sequence.commit(rows)
 
 
 def run_trees(model: IntegerModel, program: Program, embedding: Any) -> Any:

@@ -178,8 +178,8 @@ def legal_values(config: AcceleratorConfig) -> dict[tuple[Opcode, str], Range]:
     ranges |= {
         (opcode, "ring"): (0, int(config.ring is not None)) for opcode in (Opcode.CACHE, Opcode.COPY, Opcode.ATTEND)
     }
-    for name, unit in (("norm_heads", config.head_norms), ("norm_rows", config.post_norms)):
-        ranges[Opcode.MATRIX, name] = (0, int(unit))
+    units = {"norm_heads": config.head_norms, "norm_rows": config.post_norms, "tied": config.rough_head}
+    ranges |= {(Opcode.MATRIX, name): (0, int(unit)) for name, unit in units.items()}
     ranges |= {(Opcode.VECTOR, name): (0, int(config.taps)) for name in ("tap", "tap_norm")}
     ranges[Opcode.MATRIX, "first"] = (0, most_first - config.top_k)
     return {of: (int(least), int(most)) for of, (least, most) in ranges.items()}

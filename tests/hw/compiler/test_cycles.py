@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.cycles import TABLES, PassCycles, _engine_latency, _Stream, cycles, timetable
 from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Opcode, When
+from edgedec.sim.synthesis.estimate_parts import CONFIGS
 from tests.edgedec.reference.integer_profile.support.make_models import KINDS, float_model, prepared
 from tests.hw.plan.test_estimate import SMALL
 from tests.hw.support.bench_counted_calls import counted_calls
@@ -149,6 +152,26 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) ->
 def half(prefetch: int = 64) -> _Stream:
     config = SimpleNamespace(clock_hz=100.0, beat_bytes=8, prefetch_beats=prefetch)
     return _Stream(config, 400.0)  # type: ignore[arg-type]  # the members that it reads
+
+
+@pytest.mark.parametrize(
+    ("slots", "committed", "bandwidth", "simulated"),
+    [(1, 0, None, 3349), (1, 22, 0.8e9, 4453), (4, 0, 0.8e9, 4430), (4, 22, None, 3659)],
+)
+def test_a_norm_that_is_written_takes_the_cycles_of_the_rtl(
+    slots: int, committed: int, bandwidth: float | None, simulated: int
+) -> None:
+    """Take the cycles of the RTL of a small accelerator with a rough head, whose norm has a fifth of a pass's cycles."""
+    case = CONFIGS["small"].config
+    config = replace(case, scaling=False, rough_head=True, taps=True, top_k=16)
+    shape = {
+        **{"model_type": "llama", "vocab_size": 160, "max_position_embeddings": case.context, "num_hidden_layers": 1},
+        **{"hidden_size": case.hidden, "intermediate_size": case.width, "head_dim": case.head_dim},
+        **{"num_attention_heads": case.heads, "num_key_value_heads": case.kv_heads, "rms_norm_eps": 1e-5},
+    }
+    compiled = shape_program(shape_graph(shape), config)
+    modelled = cycles(compiled, slots=slots, committed=committed, bandwidth=bandwidth).cycles
+    assert modelled == pytest.approx(simulated, rel=0.04)
 
 
 def test_a_level_of_the_engines_tree_takes_a_cycle() -> None:

@@ -103,6 +103,7 @@ def test_a_gate_does_not_replace_the_activation_of_one_that_may_be_at_work(
             for name in names
         ),
         ([LOADED, matrix(Sink.RESIDUAL, norm_rows=1, elements=13)], "adds 13 elements from 0 on, past the 12 of"),
+        ([LOADED, matrix(Sink.LOGITS, tied=1)], "has tied planes, which the accelerator adds without a factor"),
         ([LOADED, matrix(Sink.RESIDUAL, start=4096)], "adds from element 4096 of the residual on, not from 0"),
         (
             [LOADED, matrix(Sink.RESIDUAL, more=1), matrix(Sink.RESIDUAL, fresh=0, start=21)],

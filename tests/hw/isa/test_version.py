@@ -41,6 +41,7 @@ from edgedec.hw.isa.striping import physical_address
 ISA_DIGESTS = {
     2: "fdeafc9940108ebaa6bfaa5d4bfbc1fde171f14095950a943224bb21d7c32318",
     3: "20f9aa175421c236a6a893ef2673b5ead69d456c4e8284d014e50839a6fec773",
+    4: "237938bd54f5cb9126c5f98186a9e369348b35f2f1623f13c93c36bc255c43e5",
 }  # digest of each version of the instruction set
 MAP_DIGESTS = {
     2: "4d4d65597498bb5a4d39e9f0e1beb60c3abd442fcbf48d36c9d4687477881000"

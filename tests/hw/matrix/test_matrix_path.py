@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def check(
     ``how`` holds parameters of the MatrixPath and of ``run``; ``busy`` is the chance of a cycle in which attention has
     the MacArray.
     """
-    names = ("tile_words", "depth", "scaling", "int8", "per_row")
+    names = ("tile_words", "depth", "scaling", "int8", "per_row", "tied")
     parameters = {name: how.pop(name) for name in names if name in how}
     path = MatrixPath(beat_bytes=beat_bytes, slots=slots, **parameters)
     component = Multiplying(path, beat_bytes=beat_bytes, slots=slots) if parameters.get("int8", True) else path
@@ -109,6 +110,31 @@ def test_ternary_matrices_of_all_kinds_equal_the_profile(
             base = int(rng.integers(-10, 14))
             matrices.append(random_matrix(rng, layout, base=base, wide=fresh, fresh=fresh, per_row=fresh))
     check(matrices, vectors, beat_bytes, slots, tile_words=3, depth=5, int8=False, idle=idle, stall=stall)
+
+
+@pytest.mark.rtl(sample=1)
+@pytest.mark.parametrize("scaling", [False, True])
+@pytest.mark.parametrize("stall", [0.0, 0.4])
+def test_tied_planes_equal_the_profile(scaling: bool, stall: float) -> None:
+    """Put them before and behind all other kinds, whose instructions may say "tied" without effect."""
+    rng = np.random.default_rng(6)
+    columns, slots, beat_bytes = 20, 2, 8
+    matrices, vectors = list[Matrix](), list[Vector]()
+    for planes, group_blocks, tied in ((2, 0, True), (2, 0, False), (0, 0, True), (2, 2, True), (2, 0, True)):
+        shape: dict[str, Any] = {"beat_bytes": beat_bytes, "tile_words": 3, "rows": 23, "columns": columns}
+        if planes:
+            layout: Any = TernaryLayout(**shape, planes=planes, group_size=group_blocks * beat_bytes * scaling)
+        else:
+            layout = Int8Layout(**shape)
+        drawn = random_matrix(rng, layout, base=9, wide=True, fresh=True, per_row=True)
+        if tied and planes and not (group_blocks and scaling):
+            weight = (3 * drawn.weight[0] + drawn.weight[1]).astype(np.float64)
+            drawn = replace(drawn, parts=tuple(replace(part, weight=weight) for part in drawn.parts))
+        matrices.append(replace(drawn, tied=tied))
+        vectors.append(some_vector(rng, slots, columns))
+    check(
+        matrices, vectors, beat_bytes, slots, tile_words=3, depth=5, scaling=scaling, tied=True, idle=stall, stall=stall
+    )
 
 
 def some_matrices(

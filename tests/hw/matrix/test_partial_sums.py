@@ -12,7 +12,8 @@ from tests.hw.support.make_vectors import PATTERNS
 
 
 def _sweep(words: int, flags: str = "") -> dict[str, int]:
-    return {"words": words, **{name: int(name in flags.split()) for name in ("first", "final", "scaled", "last")}}
+    names = ("first", "final", "scaled", "last", *(("tripled",) if "tripled" in flags else ()))
+    return {"words": words, **{name: int(name in flags.split()) for name in names}}
 
 
 def _tiles(
@@ -49,6 +50,32 @@ def test_sums_equal_those_of_numpy(tile_words: int, slots: int, scaling: bool, i
     inputs, expected = _tiles(np.random.default_rng(tile_words), tile_words, slots, scaling)
     component = QueuedSums(width=14, slots=slots, tile_words=tile_words, scaling=scaling)
     outputs = run(component, inputs, {"output": len(expected)}, idle=idle, stall=stall, seed=tile_words)
+    assert outputs["output"] == expected
+
+
+@pytest.mark.rtl(sample=1)
+@pytest.mark.parametrize("scaling", [False, True])
+@pytest.mark.parametrize("stall", [0.0, 0.4])
+def test_the_first_of_two_tied_planes_counts_three_times(scaling: bool, stall: float) -> None:
+    """Take the largest sums of both signs, and with ``scaling`` a scaled sweep between tripled and plain ones."""
+    rng = np.random.default_rng(3)
+    least, most = -(1 << 13), (1 << 13) - 1
+    fed: dict[str, list[Any]] = {"sweeps": [], "sums": [], **({"mantissas": []} if scaling else {})}
+    expected = []
+    for words in (1, 3, 16):
+        total = np.zeros((words, 5, 2), np.int64)
+        kinds = ("tripled", "tripled", "", "scaled" if scaling else "", "tripled", "")
+        for at, kind in enumerate(kinds):
+            ends = " ".join(("first",) * (at == 0) + ("final",) * (at == len(kinds) - 1) + (kind,))
+            fed["sweeps"].append({**_sweep(words, ends), "tripled": int(kind == "tripled")})
+            sums, factors = rng.choice([least, most, 0, 5], total.shape), rng.integers(0, 256, (words, 5))
+            fed["sums"] += sums.tolist()
+            if kind == "scaled":
+                fed["mantissas"] += factors.tolist()
+            total += sums * factors[:, :, None] if kind == "scaled" else sums * (3 if kind else 1)
+        expected += [{"values": word.tolist(), "last": 0} for word in total]
+    component = QueuedSums(width=14, slots=2, tile_words=16, scaling=scaling, tied=True)
+    outputs = run(component, fed, {"output": len(expected)}, idle=stall, stall=stall, seed=1)
     assert outputs["output"] == expected
 
 

@@ -40,6 +40,16 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     ),
     (
         PartialSums,
+        {"width": 14, "slots": 8, "tile_words": 64, "queued": 64, "scaling": False, "tied": True},
+        Resources(lut=1887, ff=3825, bram18=36),
+    ),
+    (
+        PartialSums,
+        {"width": 14, "slots": 2, "tile_words": 64, "queued": 64, "tied": True},
+        Resources(lut=409, ff=1105, bram18=9, dsp=10),
+    ),
+    (
+        PartialSums,
         {"width": 14, "slots": 2, "tile_words": 256, "queued": 256, "style": "ultra"},
         Resources(lut=419, ff=1118, uram=5, dsp=10),
     ),

@@ -80,6 +80,7 @@ class Matrix:
     parts: tuple[linear.MatrixConstants, ...]
     mantissas: NDArray[np.uint8] | None = None
     fresh: bool = True
+    tied: bool | None = None  # None: the path has no tied planes
 
     def image(self) -> list[list[int]]:
         if isinstance(self.layout, Int8Layout):
@@ -107,6 +108,7 @@ class Matrix:
                 "planes": layout.planes if isinstance(layout, TernaryLayout) else 0,
                 "group_blocks": layout.group_blocks if isinstance(layout, TernaryLayout) else 0,
                 "int8": int(not ternary),
+                **({} if self.tied is None else {"tied": int(self.tied)}),
             },
             "spare": ROWS * layout.words - layout.rows,
             "drain": {
