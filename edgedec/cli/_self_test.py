@@ -87,7 +87,10 @@ def _steps(
                 opened,
                 program,
                 compiled.embedding,
-                lambda: known_answer(program, compiled.embedding) if there is None else there.known_answer,
+                lambda: (
+                    known_answer(program, compiled.embedding, compiled.head) if there is None else there.known_answer
+                ),
+                head=compiled.head,
                 gateware=gateware(device, options, program.config),
                 progress=report,
             )

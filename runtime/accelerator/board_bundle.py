@@ -43,9 +43,10 @@ from edgedec.runtime.accelerator.board_manifest import (
     read_manifest,
 )
 from edgedec.runtime.accelerator.self_test import known_answer
+from edgedec.runtime.accelerator.weights import head_weight
 from edgedec.runtime.driver.known_answer import KnownAnswer
 from edgedec.runtime.text.tokenizer import Tokenizer
-from edgedec.schemes import EmbeddingWeight
+from edgedec.schemes import EmbeddingWeight, Int8Scheme, Int8Weight
 
 __all__ = ["BOARD_BUNDLE", "BoardBundle", "open_board_bundle", "write_board_bundle"]
 
@@ -66,7 +67,8 @@ class BoardBundle:
         config: configuration of the accelerator in the bitstream.
         rtlil_hash: hash of the RTLIL that the bitstream was built from; 0 if it is not known.
         bitstream, hwh: files in one folder with the same stem, as PYNQ requires.
-        model: tokenizer, template, configuration and embedding of the model; it has no other weights.
+        model: tokenizer, template, configuration and embedding of the model, and the int8 head where the program has a
+            rough one; it has no other weights.
         known_answer: hashes of the program's results for fixed tokens.
         bundle: SHA-256 of the bundle from which the program was compiled.
         files: SHA-256 of each file except ``MANIFEST``, by its name in the folder.
@@ -96,8 +98,14 @@ class BoardBundle:
     @property
     def embedding(self) -> EmbeddingWeight:
         """The embedding table, whose rows are the input of passes; its arrays are views of the mapped file."""
-        (name,) = self.model.tensors
+        name, *_ = self.model.tensors
         return _embedding(self.model, name)
+
+    @property
+    def head(self) -> Int8Weight | None:
+        """The int8 head whose rows score tokens again, as views of the mapped file; None unless there is a rough head."""
+        *_, name = self.model.tensors
+        return head_weight(self.model, name) if self.config.rough_head else None
 
 
 def _embedding(model: Bundle, name: str) -> EmbeddingWeight:
@@ -115,6 +123,12 @@ class _Facts:
     embedding: str
     vocab: int
     hidden: int
+    head: str  # name of the int8 head of a rough one; empty without one
+
+    @property
+    def weights(self) -> list[str]:
+        """Names of the weights of the host."""
+        return list(dict.fromkeys(name for name in (self.embedding, self.head) if name))
 
     @classmethod
     def of(cls, program: Program) -> _Facts:
@@ -125,6 +139,7 @@ class _Facts:
             embedding=host.embedding,
             vocab=host.vocab,
             hidden=host.hidden,
+            head=host.rough.head if host.rough else "",
         )
 
 
@@ -135,7 +150,7 @@ def write_board_bundle(
 
     Args:
         path: the folder.
-        bundle: the model from which the program was compiled; only its embedding is copied, not its other weights.
+        bundle: the model from which the program was compiled; only the weights of the host are copied.
         program: the compiled program.
         bitstream, hwh: a .bit or .bin file, and the .hwh file of the same build.
         rtlil_hash: hash of the RTLIL of that build, as build.json has it.
@@ -167,10 +182,11 @@ def write_board_bundle(
     _check_model(bundle, facts)
     with new_folder(path, MANIFEST) as folder:
         program_file.save_program(program, folder / PROGRAM)
-        _write_model(folder / MODEL, bundle, facts.embedding)
+        _write_model(folder / MODEL, bundle, facts.weights)
         shutil.copyfile(bitstream, folder / f"accelerator{bitstream.suffix}")
         shutil.copyfile(hwh, folder / HWH)
-        answer = known_answer(program, _embedding(bundle, facts.embedding))
+        head = head_weight(bundle, facts.head) if facts.head else None
+        answer = known_answer(program, _embedding(bundle, facts.embedding), head)
         (folder / KNOWN_ANSWER).write_text(json.dumps(answer.as_json(), indent=1) + "\n", "utf-8")
         content = {
             "created_by": f"edgedec {__version__}",
@@ -185,11 +201,12 @@ def write_board_bundle(
         (folder / MANIFEST).write_bytes(encode_manifest(content))
 
 
-def _write_model(path: Path, bundle: Bundle, embedding: str) -> None:
-    tensor = bundle.tensors[embedding]
-    parts = {part: bundle.array(embedding, part) for part in tensor.scheme.parts(tensor.shape)}
+def _write_model(path: Path, bundle: Bundle, names: list[str]) -> None:
     with BundleWriter.create(path) as writer:
-        writer.add(embedding, tensor.scheme, tensor.shape, parts)
+        for name in names:
+            tensor = bundle.tensors[name]
+            parts = {part: bundle.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
+            writer.add(name, tensor.scheme, tensor.shape, parts)
         writer.finish(
             config=bundle.config,
             quantization={
@@ -262,10 +279,10 @@ def open_board_bundle(path: Path) -> BoardBundle:
     check_handoff(handoff, config)
     _check_rtlil(handoff, rtlil_hash, MANIFEST)
     model = Bundle.open(path / MODEL)
-    if model.quantization.get("bundle") != content["bundle"] or list(model.tensors) != [facts.embedding]:
+    if model.quantization.get("bundle") != content["bundle"] or list(model.tensors) != facts.weights:
         raise BundleError(
             f"{path / MODEL / MODEL_MANIFEST}: is not the model of bundle {content['bundle'][:16]} with "
-            f"{reprlib.repr(facts.embedding)} alone; make the board bundle again"
+            f"{' and '.join(map(reprlib.repr, facts.weights))} alone; make the board bundle again"
         )
     _check_model(model, facts)
     return BoardBundle(
@@ -325,10 +342,11 @@ def _read_facts(file: Path) -> _Facts:
         facts = _Facts(
             configuration=AcceleratorConfig(**content["config"]).hash,
             **{name: host[name] for name in ("bundle", "embedding", "vocab", "hidden")},
+            head=host["rough"]["head"] if "rough" in host else "",
         )
     except (KeyError, TypeError, UsageError) as error:
         raise BundleError(f"{file}: {error}; compile the program again") from None
-    for name, kind in (("bundle", str), ("embedding", str), ("vocab", int), ("hidden", int)):
+    for name, kind in (("bundle", str), ("embedding", str), ("vocab", int), ("hidden", int), ("head", str)):
         if type(getattr(facts, name)) is not kind:
             raise BundleError(f"{file}: {name} is {reprlib.repr(getattr(facts, name))}; compile the program again")
     return facts
@@ -356,6 +374,13 @@ def _check_model(model: Bundle, facts: _Facts) -> None:
             f"{model.weights_file}: {facts.embedding} is {kind} {shape}, the program's is "
             f"{(facts.vocab, facts.hidden)}; compile this bundle"
         )
+    if facts.head:
+        rows, scheme = model.tensors[facts.head].shape, model.tensors[facts.head].scheme
+        if not isinstance(scheme, Int8Scheme) or rows != shape:
+            raise BundleError(
+                f"{model.weights_file}: {facts.head} is {scheme.kind} {rows}, the program's head is int8 {shape}; compile "
+                "this bundle"
+            )
     ids = Tokenizer.load(model.tokenizer_file).size
     if ids > facts.vocab:
         raise BundleError(

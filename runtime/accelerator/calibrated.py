@@ -16,7 +16,7 @@ from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.calibration import Calibration
 
-__all__ = ["calibrated"]
+__all__ = ["calibrated", "profile_code"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def calibrated(bundle: Bundle, *, progress: Progress = silent) -> Calibration:
 
     See ``calibrate`` for the errors.
     """
-    file = cache_folder() / "calibrations" / f"{bundle.sha256[:16]}-{_code()}.json"
+    file = cache_folder() / "calibrations" / f"{bundle.sha256[:16]}-{profile_code()}.json"
     try:
         return Calibration.from_json(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, BundleError):  # the file does not exist, or is damaged
@@ -40,7 +40,7 @@ def calibrated(bundle: Bundle, *, progress: Progress = silent) -> Calibration:
 
 
 @cache
-def _code() -> str:
+def profile_code() -> str:
     """Return a hash of the source code on which a calibration depends."""
     digest = hashlib.sha256()
     core = Path(reference.__path__[0])

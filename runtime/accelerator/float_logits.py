@@ -77,15 +77,17 @@ def whole_likeliest(
         k: number of likeliest tokens.
         ids: number of the tokenizer's ids; larger ones pad the vocabulary.
         log_sum: True for ``Likeliest.log_sum``: by the integer profile, or that of the floats if there is a soft-cap.
-        sums: the sums of exponentials of the tokenizer's ids, [r], if the device has added them.
+        sums: the sums of exponentials of the tokenizer's ids, [r], if the device has added them; 0 of a row that gets the
+            sum of its logits.
     """
     logits, adds = float_logits(integers), log_sum and integers.cap is None
     top = find_likeliest(logits, k, ids, log_sum=log_sum and not adds)
     if top is None or not adds:
         return logits, top
     counted = integers.values[:, :ids]
-    if sums is None:
-        sums = sum_of_exponentials(counted, integers.mantissa, sum_shift(integers.exponent))
+    if sums is None or not sums.all():
+        own = sum_of_exponentials(counted, integers.mantissa, sum_shift(integers.exponent))
+        sums = own if sums is None else np.where(sums == 0, own, sums)
     largest = replace(integers, values=counted.max(axis=1, keepdims=True))
     return logits, top._replace(log_sum=log_sums(sums, largest))
 

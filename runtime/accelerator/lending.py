@@ -28,6 +28,7 @@ from edgedec.reference.integer_profile.numbers import WIDE_BITS, largest
 from edgedec.reference.integer_profile.tables import rotary
 from edgedec.runtime import loop
 from edgedec.runtime.accelerator.float_logits import SparseRows
+from edgedec.runtime.accelerator.lent_head import HeadRowArguments, head_arguments
 from edgedec.runtime.accelerator.program_state import ProgramState
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import Driver
@@ -37,12 +38,12 @@ from edgedec.runtime.loop.inputs import STORED, SUBMIT, WAIT, LoopInputs, Target
 from edgedec.runtime.protocols import CostModel, State
 from edgedec.schemes import EmbeddingWeight, FloatWeight, Int8Weight
 
-__all__ = ["AcceleratorArguments", "AcceleratorLender", "lender_of"]
+__all__ = ["FETCH", "AcceleratorArguments", "AcceleratorLender", "lender_of"]
 
 _MOST_TURNS = 2
 _READ, _WRITE = CFUNCTYPE(c_int64, c_int64), CFUNCTYPE(c_int64, c_int64, c_int64)
 _ESTIMATE = CFUNCTYPE(c_double, c_int64, c_int64)
-_WAIT, _FLUSH, _FETCH = CFUNCTYPE(c_int64, c_double), CFUNCTYPE(c_int64), CFUNCTYPE(c_int64, c_int64)
+_WAIT, _FLUSH, FETCH = CFUNCTYPE(c_int64, c_double), CFUNCTYPE(c_int64), CFUNCTYPE(c_int64, c_int64, c_int64)
 _FILES = ("offset", "size", "direction", "action")
 _TO_DEVICE, _FROM_DEVICE = 1, 2  # values of the setting of the direction
 
@@ -78,7 +79,7 @@ class AcceleratorArguments(ctypes.Structure):
     _fields_ = (
         *members(c_void_p, "embed", "positions", "visible", "sequences", "logits", "found_ids"),
         *(("found", c_int64), ("seconds", c_double), ("registers", c_void_p)),
-        *(("read", _READ), ("write", _WRITE), ("wait", _WAIT), ("flush", _FLUSH), ("fetch", _FETCH)),
+        *(("read", _READ), ("write", _WRITE), ("wait", _WAIT), ("flush", _FLUSH), ("fetch", FETCH)),
         *(("flush_files", _CacheFiles), ("fetch_files", _CacheFiles)),
         *members(c_double, "poll_seconds", "patience_seconds", "clock_hz"),
         *members(c_int64, "input_address_at", "parameters_at", "position_at", "mask_at", "commit_slots_at"),
@@ -91,7 +92,7 @@ class AcceleratorArguments(ctypes.Structure):
         *(("angles", c_void_p * _MOST_TURNS), ("angles_start", c_int64 * _MOST_TURNS)),
         *members(c_int64, "turns", "pairs"),
         *(("output", c_void_p), *members(c_int64, "top_k", "vocab", "ids", "logit_exponent", "rows_at", "row_bytes")),
-        *(("likeliest", c_int64), ("estimate", _ESTIMATE)),
+        *(("likeliest", c_int64), ("head", HeadRowArguments), ("estimate", _ESTIMATE)),
         *(*members(c_int64, "passes", "rows", "commits"), ("busy_seconds", c_double)),
         ("counters", c_int64 * len(COUNTS)),
         *members(c_int64, "accesses", "quiet", "pending", "failure", "written"),
@@ -281,7 +282,9 @@ class AcceleratorLender:
             arguments.estimate = _ESTIMATE(self._cost.seconds)
         for at, (table, start) in enumerate(zip(angles, starts, strict=True)):
             arguments.angles[at], arguments.angles_start[at] = table.ctypes.data, start
-        self._alive = (*angles, places)
+        arguments.head, alive = head_arguments(driver.host)
+        arguments.logit_exponent -= arguments.head.coarser
+        self._alive = (*angles, places, *alive)
         self._reach_device(arguments)
         return arguments
 
@@ -312,7 +315,7 @@ class AcceleratorLender:
             elif settings is None and name == "flush":
                 arguments.flush = _FLUSH(self._calling(buffer.flush))
             elif settings is None:
-                arguments.fetch = _FETCH(self._calling(lambda size: output.invalidate(0, size)))
+                arguments.fetch = FETCH(self._calling(output.invalidate))
 
     def _calling(self, function: Callable[..., object]) -> Callable[..., int]:
         """Return a function for the loop, which returns -1 after an exception and keeps it."""

@@ -22,7 +22,9 @@ from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.model import IntegerModel, integer_graph, prepare
 from edgedec.runtime.accelerator.calibrated import calibrated
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.schemes import EmbeddingWeight
+from edgedec.runtime.accelerator.rough_head import rough_model
+from edgedec.runtime.accelerator.weights import head_weight
+from edgedec.schemes import EmbeddingWeight, Int8Weight
 
 __all__ = [
     "AcceleratorModel",
@@ -43,10 +45,17 @@ _ITEMS = {"program": "program", "image": "weights", "cache": "kv", "input": "act
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorModel:
-    """A compiled program, and the embedding table, whose rows the host sends."""
+    """A compiled program, and the weights of the host.
+
+    Members:
+        program: the program.
+        embedding: the embedding table, whose rows the host sends.
+        head: the int8 head whose rows score tokens again; None unless the program has a rough head.
+    """
 
     program: Program
     embedding: EmbeddingWeight
+    head: Int8Weight | None = None
 
 
 def chosen_config(
@@ -85,7 +94,7 @@ def chosen_config(
         )
     key = ("accelerator_config", options.board_name, options.size, *sorted(members.items()))
     if key not in bundle.derived:
-        bundle.derived[key] = _config(_shape(bundle), options, members)
+        bundle.derived[key] = _config(_shape(bundle, bool(members.get("rough_head"))), options, members)
     config = cast(AcceleratorConfig, bundle.derived[key])
     if positions > config.context:
         raise UsageError(
@@ -94,11 +103,16 @@ def chosen_config(
     return replace(config, taps=True) if taps else config
 
 
-def _shape(bundle: Bundle) -> IntegerModel:
-    """Return the model without its weights; it is computed once per bundle."""
-    if "accelerator_shape" not in bundle.derived:
-        bundle.derived["accelerator_shape"] = shape_model(integer_graph(bundle))
-    return cast(IntegerModel, bundle.derived["accelerator_shape"])
+def _shape(bundle: Bundle, rough_head: bool) -> IntegerModel:
+    """Return the model without its weights; it is computed once per bundle.
+
+    Raises:
+        UnsupportedError: it is to have a rough head, and its head is not int8.
+    """
+    key = ("accelerator_shape", rough_head)
+    if key not in bundle.derived:
+        bundle.derived[key] = shape_model(integer_graph(bundle), rough_head=rough_head)
+    return cast(IntegerModel, bundle.derived[key])
 
 
 def _config(model: IntegerModel, options: AcceleratorOptions, overrides: Mapping[str, Any]) -> AcceleratorConfig:
@@ -159,7 +173,7 @@ def _computed_sizes(
 ) -> BufferSizes:
     if options.board_bundle is not None:
         return BufferSizes.of(options.board_bundle.program())
-    model = _shape(bundle)
+    model = _shape(bundle, config.rough_head)
     lowering = Lowering(model, config, taps=taps)
     lowering.run()
     sizes = lowered_sizes(lowering)
@@ -186,13 +200,20 @@ def prepare_model(
 
     See ``chosen_config``, ``calibrate`` and ``prepare`` for the errors.
     """
-    if options.board_bundle is not None:
-        return AcceleratorModel(program=options.board_bundle.program(), embedding=options.board_bundle.embedding)
+    if (board := options.board_bundle) is not None:
+        return AcceleratorModel(program=board.program(), embedding=board.embedding, head=board.head)
     config = chosen_config(bundle, options, positions, taps=bool(taps))
     integers = prepare(bundle, calibrated(bundle, progress=progress))
+    if config.rough_head:
+        integers = rough_model(bundle, integers, candidates=config.top_k, progress=progress)
     (embed,) = (op for op in integers.graph.operations if isinstance(op, Embed))
     program = compile_model(integers, config, bundle=bundle.sha256, ids=bundle.tokens.size, taps=taps)
-    return AcceleratorModel(program=program, embedding=integers.constants[embed.name].weight)
+    rough = program.host.rough
+    return AcceleratorModel(
+        program=program,
+        embedding=integers.constants[embed.name].weight,
+        head=None if rough is None else head_weight(bundle, rough.head),
+    )
 
 
 def plan_items(sizes: BufferSizes) -> dict[str, int]:

@@ -24,7 +24,7 @@ from edgedec.runtime.driver.identity import Gateware, check_identity
 from edgedec.runtime.driver.known_answer import KnownAnswer, compute_answer
 from edgedec.runtime.driver.memory_march import march, told
 from edgedec.runtime.driver.registers import Registers
-from edgedec.schemes import EmbeddingWeight
+from edgedec.schemes import EmbeddingWeight, Int8Weight
 
 __all__ = ["STEPS", "SelfTestStep", "check_answer", "check_link", "known_answer", "self_test", "versions"]
 
@@ -104,11 +104,11 @@ def versions(device: Device) -> dict[str, str | int]:
     }
 
 
-def known_answer(program: Program, embedding: EmbeddingWeight) -> KnownAnswer:
+def known_answer(program: Program, embedding: EmbeddingWeight, head: Int8Weight | None = None) -> KnownAnswer:
     """Compute the known answer of a program on the interpreter."""
     device = open_device("interpreter", program.config)
     try:
-        with Driver(device, program, embedding) as driver:
+        with Driver(device, program, embedding, head) as driver:
             return compute_answer(driver)
     finally:
         device.close()
@@ -179,6 +179,7 @@ def self_test(
     embedding: EmbeddingWeight,
     answer: Callable[[], KnownAnswer],
     *,
+    head: Int8Weight | None = None,
     gateware: Gateware | None = None,
     progress: Progress = silent,
 ) -> Iterator[SelfTestStep]:
@@ -199,7 +200,7 @@ def self_test(
         return
     try:
         expected = answer()
-        with Driver(device, program, embedding, gateware=gateware) as driver:
+        with Driver(device, program, embedding, head, gateware=gateware) as driver:
             found = compute_answer(driver)
     except EdgedecError as error:
         yield replace(STEPS[len(early)], status="failed", detail=str(error))

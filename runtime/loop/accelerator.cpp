@@ -49,7 +49,7 @@ class Accelerator {
     void start(int64_t rows) {
         fill(rows);
         if (own_.flush) called(own_.flush());
-        synchronize(own_.flush_files, own_.input_bytes);
+        synchronize(own_.flush_files, 0, own_.input_bytes);
         check_owner();
         ring_pass(rows, own_.likeliest ? kBest : kWholeRows);
     }
@@ -156,13 +156,18 @@ class Accelerator {
         barrier();
         count(rows);
         if (!bytes) return;
-        if (own_.fetch) called(own_.fetch(bytes));
-        synchronize(own_.fetch_files, bytes);
+        fetch(0, bytes);
+        if (own_.head.codes) fetch(own_.head.norm_at, own_.head.norm_bytes);
     }
 
-    static void synchronize(const CacheFiles& files, int64_t bytes) {
+    void fetch(int64_t start, int64_t bytes) {
+        if (own_.fetch) called(own_.fetch(start, bytes));
+        synchronize(own_.fetch_files, start, bytes);
+    }
+
+    static void synchronize(const CacheFiles& files, int64_t start, int64_t bytes) {
         if (files.action < 0) return;
-        put_number(files.offset, files.start);
+        put_number(files.offset, files.start + start);
         put_number(files.size, bytes);
         put_number(files.direction, files.value);
         put_number(files.action, 1);
@@ -279,25 +284,38 @@ class Accelerator {
         return true;
     }
 
-    bool read_best_of(int64_t row) {
-        struct Token {
-            bool padding;
-            float logit;
-            int32_t id, integer;
-        };
-        Token tokens[kMostFound];
-        const int64_t count = own_.found, needed = std::min(own_.likeliest, own_.ids);
-        const double unit = unit_of(row);
-        int64_t most = INT64_MIN, own = 0;
+    struct Token {
+        bool padding;
+        float logit;
+        int32_t id;
+        int64_t integer;
+    };
+
+    // Reads the tokens that were found of a row, larger integers first. Those of a rough head are scored again.
+    void find(int64_t row, int64_t count, Token* tokens) {
         for (int64_t at = 0; at < count; ++at) {
             Found found;
             std::memcpy(&found, own_.output + kResultBytes * (own_.slots * (1 + at) + row), sizeof(found));
             if (found.id < 0 || found.id >= own_.vocab) throw Failed{PassFailure::ids};
             tokens[at] = {found.id >= own_.ids, 0, found.id, found.logit};
-            most = std::max<int64_t>(most, found.logit);
-            own += found.id < own_.ids;
         }
+        if (!own_.head.codes) return;
+        const Rescoring again = rescoring(row);
+        for (int64_t at = 0; at < count; ++at) tokens[at].integer = again.logit(tokens[at].id);
+        std::sort(tokens, tokens + count,
+                  [](const Token& a, const Token& b) { return a.integer != b.integer ? a.integer > b.integer : a.id < b.id; });
+    }
+
+    Rescoring rescoring(int64_t row) const { return {own_.head, own_.output + own_.head.norm_at + 4 * row, own_.row_bytes}; }
+
+    bool read_best_of(int64_t row) {
+        Token tokens[kMostFound];
+        const int64_t count = own_.found, needed = std::min(own_.likeliest, own_.ids);
+        const double unit = unit_of(row);
+        find(row, count, tokens);
+        const auto own = std::count_if(tokens, tokens + count, [](const Token& token) { return !token.padding; });
         if (own < needed) return false;
+        const int64_t most = tokens[0].integer;
         const auto top = static_cast<float>(static_cast<double>(most) * unit);
         const int64_t last = tokens[count - 1].integer;
         float* logits = own_.logits + row * own_.vocab;
@@ -327,11 +345,34 @@ class Accelerator {
             const double unit = unit_of(row);
             const uint8_t* from = own_.output + own_.rows_at + 4 * row;
             float* logits = own_.logits + row * own_.vocab;
+            if (own_.head.codes) {
+                read_rough_row(row, from, logits);
+                continue;
+            }
             int32_t most = INT32_MIN;
             for (int64_t id = 0; id < own_.vocab; ++id) most = std::max(most, integer(from + id * own_.row_bytes));
             const auto top = static_cast<float>(static_cast<double>(most) * unit);
             for (int64_t id = 0; id < own_.vocab; ++id) logits[id] = as_float(integer(from + id * own_.row_bytes), unit, most, top);
         }
+    }
+
+    // Candidates have the logits of the int8 head, and other ids the rough ones, lowered together below every candidate's.
+    void read_rough_row(int64_t row, const uint8_t* from, float* logits) {
+        Token tokens[kMostFound];
+        const int64_t count = std::min(own_.top_k, own_.vocab);
+        find(row, count, tokens);
+        const Rescoring again = rescoring(row);
+        const double unit = unit_of(row);
+        const int64_t most = tokens[0].integer, below = tokens[count - 1].integer - 1;
+        const auto top = static_cast<float>(static_cast<double>(most) * unit);
+        std::vector<bool> found(static_cast<size_t>(own_.vocab));
+        for (const Token* token = tokens; token < tokens + count; ++token) found[static_cast<size_t>(token->id)] = true;
+        int64_t highest = below;
+        for (int64_t id = 0; id < own_.vocab; ++id)
+            if (!found[static_cast<size_t>(id)]) highest = std::max(highest, again.aligned(integer(from + id * own_.row_bytes)));
+        for (int64_t id = 0; id < own_.vocab; ++id)
+            logits[id] = as_float(again.aligned(integer(from + id * own_.row_bytes)) - (highest - below), unit, most, top);
+        for (const Token* token = tokens; token < tokens + count; ++token) logits[token->id] = as_float(token->integer, unit, most, top);
     }
 
     static int32_t integer(const uint8_t* from) {
@@ -378,6 +419,10 @@ const char* accelerator_fault(const AcceleratorArguments& arguments) {
     if (own.vocab < 1 || own.ids < 1 || own.ids > own.vocab || own.top_k < 0 || std::min(own.top_k, own.vocab) > kMostFound ||
         own.likeliest < 0 || own.likeliest > own.top_k || own.row_bytes < 4 * own.slots)
         return "the layout of the output buffer is out of range";
+    if (own.head.codes && (!own.head.mantissa || own.head.width < 1 || own.head.pre_shift < 0 || own.head.pre_shift > 7 ||
+                           own.head.coarser < -31 || own.head.coarser > 31 || own.head.norm_at < own.rows_at ||
+                           own.head.norm_bytes < own.head.width * own.row_bytes || own.top_k < 1))
+        return "the int8 head of a rough one is out of range";
     return nullptr;
 }
 

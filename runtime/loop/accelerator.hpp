@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "rescoring.hpp"
+
 namespace edgedec {
 
 constexpr int64_t kMostSlots = 8;    // rows of a pass
@@ -42,14 +44,14 @@ struct AcceleratorArguments {
     double seconds;  // the last pass took them
     // Its registers, mapped as words; null: `read` and `write` are called. `wait` returns 1 with an interrupt and 0 without; null:
     // the registers are read every `poll_seconds`. `flush` writes the host's cache of the input buffer back, and `fetch`
-    // discards that of the first bytes of the output buffer; null: the files do it, or memory is coherent. All return a negative
+    // discards that of bytes of the output buffer; null: the files do it, or memory is coherent. All return a negative
     // number if they fail.
     volatile uint32_t* registers;
     int64_t (*read)(int64_t offset);
     int64_t (*write)(int64_t offset, int64_t value);
     int64_t (*wait)(double seconds);
     int64_t (*flush)();
-    int64_t (*fetch)(int64_t bytes);
+    int64_t (*fetch)(int64_t start, int64_t bytes);
     CacheFiles flush_files, fetch_files;
     double poll_seconds, patience_seconds, clock_hz;
     // Places of registers, bits of their fields, and the address of the input buffer, which shows whose the accelerator is.
@@ -69,6 +71,7 @@ struct AcceleratorArguments {
     const uint8_t* output;
     int64_t top_k, vocab, ids, logit_exponent, rows_at, row_bytes;
     int64_t likeliest;  // tokens of each row that the text needs; 0: whole rows
+    HeadRows head;      // the rows that score a rough head's tokens again; `logit_exponent` is then theirs
     // Returns the seconds of a pass, for a device without a clock; null: it has one.
     double (*estimate)(int64_t rows, int64_t past);
     // The work so far: passes with their rows, commits, the seconds of both, and the sums of their counters.

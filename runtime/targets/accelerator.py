@@ -15,7 +15,6 @@ from edgedec.boards import find_board
 from edgedec.bundle.bundle import Bundle
 from edgedec.device import Device
 from edgedec.errors import UsageError
-from edgedec.families import build_graph
 from edgedec.memory.plan import MemoryUse
 from edgedec.progress import Progress
 from edgedec.runtime.accelerator.cost import CycleCost
@@ -37,13 +36,13 @@ from edgedec.runtime.accelerator.program_state import ProgramState, StateOwner
 from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
 from edgedec.runtime.accelerator.self_test import check_answer, check_link
 from edgedec.runtime.accelerator.taps import check_open, check_taps, host_bytes, tapped_rows
+from edgedec.runtime.accelerator.weights import host_weights
 from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.facts import DeviceFacts
 from edgedec.runtime.driver.identity import Gateware
 from edgedec.runtime.driver.report import PassReport
-from edgedec.runtime.model_graph import embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.row_recipe import CAUSAL, RowRecipe
 from edgedec.runtime.sampling.likeliest import Likeliest, find_likeliest
@@ -51,7 +50,6 @@ from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds, TargetModule
 from edgedec.runtime.targets._results import FinishedTicket, check_pass
 from edgedec.runtime.visibility import unpack
-from edgedec.schemes import TernaryScheme
 
 __all__ = ["ProgramTarget", "module"]
 
@@ -124,7 +122,7 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
                 f"the accelerator has {config.slots} slots and {config.context} positions, not {limits.nodes} and "
                 f"{limits.positions}; lower --tree-nodes or --ctx-size"
             )
-        self.driver = Driver(device, model.program, model.embedding, gateware=gateware)
+        self.driver = Driver(device, model.program, model.embedding, model.head, gateware=gateware)
         self.counters = Counters()
         self._cost = CycleCost(model.program, bandwidth)
         self.cost_model: CostModel | None = self._cost
@@ -427,7 +425,7 @@ class _Module:
         return board_memories(config, buffers, self.options, request.device)
 
     def footprint(self, bundle: Bundle, request: TargetRequest) -> Bytes:
-        """Return the bytes of the device's buffers and of the embedding, whose rows the host sends.
+        """Return the bytes of the device's buffers and of the host's weights: the embedding, and a rough head's int8 rows.
 
         Raises:
             UnsupportedError: the accelerator cannot return one of the values ``request.taps``.
@@ -436,11 +434,8 @@ class _Module:
         buffers = plan_items(buffer_bytes(bundle, self.options, request.limits.positions, request.taps))
         if request.taps:
             buffers["taps"] += host_bytes(bundle, request.limits, request.taps)
-        embedding = bundle.tensors[embedding_name(build_graph(bundle.config))]
-        scheme, shape = embedding.scheme, embedding.shape
-        # Trits are unpacked to a byte each; other tables stay views of the file.
-        unpacked = scheme.opened_bytes(shape) if isinstance(scheme, TernaryScheme) else 0
-        return {**buffers, "embedding": unpacked + sum(part.nbytes for part in scheme.parts(shape).values())}
+        config = chosen_config(bundle, self.options, request.limits.positions, taps=bool(request.taps))
+        return {**buffers, **host_weights(bundle, rough_head=config.rough_head)}
 
 
 def module(accelerator: AcceleratorOptions | None, progress: Progress) -> TargetModule:

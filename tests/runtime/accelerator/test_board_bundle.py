@@ -31,6 +31,7 @@ from edgedec.runtime.accelerator import board_manifest
 from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
 from edgedec.runtime.accelerator.board_manifest import MANIFEST, encode_manifest, listed_files
 from edgedec.runtime.accelerator.self_test import known_answer
+from edgedec.runtime.accelerator.weights import host_weights
 from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.runtime.accelerator.support import make_board_bundle
 from tests.runtime.accelerator.support.make_board_bundle import Parts
@@ -103,6 +104,45 @@ def test_a_written_bundle_is_read(parts: Parts, sound_bundle: Path) -> None:
     program = opened.program()
     assert (program.sha256, program.host) == (parts.program.sha256, parts.program.host)
     assert sorted(entry.name for entry in sound_bundle.parent.iterdir()) == [sound_bundle.name]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
+def rough_parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """Return a model with a rough head, whose int8 head is the embedding, or another weight."""
+    return make_board_bundle.make(tmp_path_factory.mktemp("rough"), kind="int8", rough=True, tied=request.param)
+
+
+def test_a_rough_head_has_its_int8_rows(rough_parts: Parts, tmp_path: Path) -> None:
+    opened, facts = open_board_bundle(rough_parts.write(tmp_path / "board")), rough_parts.program.host
+    assert facts.rough is not None
+    assert list(opened.model.tensors) == list(dict.fromkeys([facts.embedding, facts.rough.head]))
+    expected: Any = rough_parts.bundle.weight(facts.rough.head)
+    assert opened.head is not None
+    assert opened.head.codes.tobytes() == expected.codes.tobytes()
+    assert opened.program().host == facts
+    host = ProgramHost(opened.program(), opened.embedding, opened.head)
+    assert host.rescoring is not None
+    items = host_weights(opened.model, rough_head=True)
+    assert (items["head"] > 0) == (facts.rough.head != facts.embedding)
+    assert items["embedding"] == host_weights(rough_parts.bundle, rough_head=True)["embedding"] > 0
+    assert opened.known_answer.tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("another.weight", r"is not the model of bundle .*another\.weight' alone"),
+        (7, "head is 7; compile the program again"),
+    ],
+)
+def test_a_rough_head_without_its_rows_is_refused(rough_parts: Parts, tmp_path: Path, name: Any, message: str) -> None:
+    folder = rough_parts.write(tmp_path / "board")
+    manifest = folder / "program/program.json"
+    content = json.loads(manifest.read_bytes())
+    content["host"]["rough"]["head"] = name
+    manifest.write_text(json.dumps(content))
+    sign(folder)
+    assert re.search(message, refusal(folder))
 
 
 def test_the_model_is_enough_for_the_host(parts: Parts, sound_bundle: Path) -> None:

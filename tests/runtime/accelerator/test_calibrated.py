@@ -72,7 +72,7 @@ def test_a_damaged_calibration_is_computed_again(
 def test_changed_code_computes_the_calibration_again(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = counting(monkeypatch)
     calibrated(bundle)
-    monkeypatch.setattr(module, "_code", lambda: "other")
+    monkeypatch.setattr(module, "profile_code", lambda: "other")
     calibrated(bundle)
     assert len(hashes) == 2
 

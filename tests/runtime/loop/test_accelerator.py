@@ -5,6 +5,7 @@ The event of the doorbell is set from the beginning, so that a pass has ended as
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError
 from edgedec.hw.compiler.host import Results
+from edgedec.hw.compiler.rough_head import again, again_whole
 from edgedec.hw.isa.output_layout import ROWS_OFFSET
+from edgedec.reference.integer_profile.rescoring import HeadRows, Rescoring
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime import loop
 from edgedec.runtime.accelerator.float_logits import float_logits, found_likeliest
+from edgedec.runtime.accelerator.lending import FETCH
+from edgedec.runtime.accelerator.lent_head import HeadRowArguments
 from tests.runtime.loop.support.still_accelerator import AT, DONE, IDS, PAIRS, SLOTS, TOP_K, VOCAB, WIDTH, Still
 
 LIBRARY = loop.load()
@@ -137,7 +142,7 @@ def put_logits(
     rows = len(values)
     scales = still.output[: 8 * SLOTS].view(np.int16).reshape(SLOTS, 4)
     scales[:rows, 0], scales[:rows, 1] = mantissa.astype(np.uint16).view(np.int16), exponent
-    whole = still.output[ROWS_OFFSET:].view(np.int32).reshape(VOCAB, SLOTS)
+    whole = still.output[ROWS_OFFSET:][: 4 * SLOTS * VOCAB].view(np.int32).reshape(VOCAB, SLOTS)
     whole[:, :rows] = values.T
     ids = np.argsort(-values, axis=1, kind="stable")[:, :TOP_K].astype(np.int32)
     logits = np.take_along_axis(values, ids.astype(np.int64), 1)
@@ -175,6 +180,83 @@ def test_logits_are_those_of_python(data: st.DataObject) -> None:
     assert logits.tolist() == np.take_along_axis(found[0], order, 1).tolist()
 
 
+def wrong_heads() -> Iterator[HeadRowArguments]:
+    """Yield int8 heads of which one member is out of range."""
+    good = {"codes": 8, "mantissa": 8, "width": 5, "pre_shift": 7, "coarser": 31, "norm_at": 8192, "norm_bytes": 80}
+    wrong = {"mantissa": 0, "width": 0, "pre_shift": 8, "coarser": 32, "norm_at": 16, "norm_bytes": 79}
+    for name, value in wrong.items():
+        yield HeadRowArguments(**{**good, name: value})
+
+
+@given(st.data())
+def test_tokens_of_a_rough_head_are_those_of_python(data: st.DataObject) -> None:
+    """Draw heads with few different rows, so that logits are equal, and rough logits that have little to do with them."""
+    rows, rng = data.draw(st.integers(1, SLOTS)), np.random.default_rng(data.draw(st.integers(0, 1 << 16)))
+    codes = rng.integers(-127, 128, (data.draw(st.sampled_from([2, 5, VOCAB])), WIDTH), np.int8)
+    mantissa = rng.integers(-65535, 65536, len(codes))
+    pick = rng.integers(0, len(codes), VOCAB)
+    again_ = Rescoring(
+        rows=HeadRows(
+            codes=codes[pick],
+            mantissa=mantissa[pick],
+            exponent=-20,
+            pre_shift=data.draw(st.sampled_from([0, 1, 7])),
+        ),
+        candidates=TOP_K,
+        rough_exponent=-20 + data.draw(st.integers(-3, 20)),
+    )
+    norm = rng.integers(-(1 << 26) + 1, 1 << 26, (rows, WIDTH)) >> data.draw(st.sampled_from([0, 3, 14, 20, 26]))
+    still, at = Still(likeliest=data.draw(st.integers(0, TOP_K))), ROWS_OFFSET + VOCAB * 4 * SLOTS
+    still.output = np.zeros(at + 4096, np.uint8)
+    still.output[at:].view(np.int32).reshape(-1, SLOTS)[:WIDTH, :rows] = norm.T
+    still.arguments.output = still.output.ctypes.data
+    values = rng.integers(-(1 << 25), 1 << 25, (rows, VOCAB)) >> data.draw(st.sampled_from([0, 10, 24]))
+    scale, exponent = rng.integers(1, 65536, rows), rng.integers(-40, 10, rows)
+    rough = put_logits(still, values, scale, exponent)
+    assert rough.integers.exponent.tolist() == (exponent - 3).tolist()
+    lent = still.arguments.head
+    lent.codes, held = again_.rows.codes.ctypes.data, again_.rows.mantissa.astype(np.int32)
+    lent.mantissa, lent.width, lent.pre_shift = held.ctypes.data, WIDTH, again_.rows.pre_shift
+    lent.coarser, lent.norm_at, lent.norm_bytes = again_.coarser, at, 4096
+    still.arguments.logit_exponent = -3 - again_.coarser
+    assert LIBRARY is not None
+    LIBRARY.check(LIBRARY.function("edgedec_loop_accelerator_check")(still.address))
+    assert still.submit(rows) == still.wait() == 0
+    results = again(again_, rough, norm, 0)
+    k = still.arguments.likeliest
+    found = found_likeliest(results, k, ids=IDS, vocab=VOCAB, log_sum=False) if k else None
+    if found is None:
+        whole = Logits(values=values, mantissa=scale, exponent=exponent - 3, cap=None)
+        assert still.arguments.found == 0
+        assert still.logits[:rows].tolist() == float_logits(again_whole(again_, whole, rough, norm)).tolist()
+        return
+    assert still.arguments.found == TOP_K
+    order = np.argsort(results.ids, axis=1)
+    ids = np.take_along_axis(results.ids, order, 1)
+    assert still.found_ids[:rows].tolist() == ids.tolist()
+    logits = np.take_along_axis(still.logits[:rows], ids.astype(np.int64), 1)
+    assert logits.tolist() == np.take_along_axis(found[0], order, 1).tolist()
+
+
+def test_the_norm_of_a_rough_head_is_fetched_as_well(tmp_path: Path) -> None:
+    still, fetched = Still(), list[tuple[int, int]]()
+    still.output = np.zeros(1 << 14, np.uint8)
+    still.arguments.output = still.output.ctypes.data
+    codes, mantissa = np.zeros((VOCAB, WIDTH), np.int8), np.zeros(VOCAB, np.int32)
+    lent = still.arguments.head
+    lent.codes, lent.mantissa, lent.width = codes.ctypes.data, mantissa.ctypes.data, WIDTH
+    lent.norm_at, lent.norm_bytes = 8192, 4096
+
+    def fetch(start: int, size: int) -> int:
+        fetched.append((start, size))
+        return 0
+
+    called = FETCH(fetch)
+    still.arguments.fetch = called
+    assert still.submit(2) == still.wait() == 0
+    assert fetched == [(0, 8 * SLOTS * (1 + TOP_K)), (8192, 4096)]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -188,6 +270,7 @@ def test_logits_are_those_of_python(data: st.DataObject) -> None:
         ({"ids": VOCAB + 1}, "the layout of the output buffer is out of range"),
         ({"likeliest": TOP_K + 1}, "the layout of the output buffer is out of range"),
         ({"row_bytes": 8}, "the layout of the output buffer is out of range"),
+        *(({"head": head}, "the int8 head of a rough one is out of range") for head in wrong_heads()),
     ],
 )
 def test_arguments_that_are_out_of_range_are_refused(change: dict[str, Any], message: str) -> None:

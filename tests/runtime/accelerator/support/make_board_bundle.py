@@ -13,7 +13,7 @@ from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.handoff.write import write_hwh
 from edgedec.runtime.accelerator.board_bundle import write_board_bundle
-from tests.edgedec.reference.integer_profile.support.make_models import prepared
+from tests.edgedec.reference.integer_profile.support.make_models import prepared, roughened
 from tests.support import make_tiny
 
 BOARD = "kv260"
@@ -49,9 +49,9 @@ def tokenizer(ids: int) -> str:
     return json.dumps({"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model})
 
 
-def write_source(path: Path, kind: str, *, seed: int, ids: int, template: str | None) -> Bundle:
+def write_source(path: Path, kind: str, *, seed: int, ids: int, template: str | None, tied: bool = False) -> Bundle:
     """Write a tiny bundle with a tokenizer that works; the model has 41 rows."""
-    make_tiny.write_bundle(path.with_name("tiny"), kind, seed=seed)
+    make_tiny.write_bundle(path.with_name("tiny"), kind, seed=seed, changes={"tie_word_embeddings": tied})
     tiny = Bundle.open(path.with_name("tiny"))
     with BundleWriter.create(path) as writer:
         for name, tensor in tiny.tensors.items():
@@ -68,12 +68,21 @@ def write_source(path: Path, kind: str, *, seed: int, ids: int, template: str | 
 
 
 def make(
-    folder: Path, *, kind: str = "native", seed: int = 0, ids: int = 40, template: str | None = "{{ messages }}"
+    folder: Path,
+    *,
+    kind: str = "native",
+    seed: int = 0,
+    ids: int = 40,
+    template: str | None = "{{ messages }}",
+    rough: bool = False,
+    tied: bool = False,
 ) -> Parts:
     """Make bundle, program and the files of a board's build, in an empty folder."""
-    bundle = write_source(folder / "source", kind, seed=seed, ids=ids, template=template)
+    bundle = write_source(folder / "source", kind, seed=seed, ids=ids, template=template, tied=tied)
     graph = fuse_linears(quantize_activations(assign_schemes(build_graph(bundle.config), bundle.schemes)))
-    model = prepared(graph, {name: bundle.weight(name) for name in graph.weights})
+    weights = {name: bundle.weight(name) for name in graph.weights}
+    model = prepared(graph, weights)
+    model = roughened(weights, model, 16) if rough else model
     program = compile_model(model, config_for(model, context=64, slots=2), bundle=bundle.sha256)
     (folder / "top.bit").write_bytes(BITSTREAM)
     write_hwh(program.config, folder / "top.hwh", family="zynq-ultrascale+", rtlil_hash=RTLIL_HASH)
