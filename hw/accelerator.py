@@ -12,11 +12,13 @@ from edgedec.hw.blocks.stamp import stamp
 from edgedec.hw.config import ADDRESS_BITS, READ_BURSTS, AcceleratorConfig
 from edgedec.hw.control.command_processor import CommandProcessor
 from edgedec.hw.control.counters import CounterBlock
+from edgedec.hw.control.pass_queue import ADDRESSES
 from edgedec.hw.control.register_block import RegisterBlock
 from edgedec.hw.datapath import TRACED, Datapath
+from edgedec.hw.isa.register_map import SLOTS
 from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP
 from edgedec.hw.logits.result_writer import ResultWriter
-from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
+from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite, beats_log2
 from edgedec.hw.memory.cache_writer import CacheWriter
 from edgedec.hw.memory.prefetcher import Prefetcher
 from edgedec.hw.memory.reset_drain import ResetDrain, outlive_reset
@@ -130,7 +132,7 @@ class Accelerator(CostedComponent):
         connect(m, writer.bus, flipped(self.write))
         self._read(m, control, prefetcher, router, datapath, cache)
         self._write(m, control, datapath, cache, writer)
-        self._parameters(m, registers, datapath, cache, writer)
+        self._parameters(m, control, datapath, cache, writer)
         if self._config.ring:
             m.d.comb += [datapath.parameters.ring_first.eq(control.ring.first), cache.place.eq(control.ring.place)]
         self._control(m, registers, control, prefetcher, datapath, cache, writer)
@@ -172,19 +174,18 @@ class Accelerator(CostedComponent):
             control.damaged.eq(datapath.damaged),
         ]
 
-    def _parameters(self, m: Module, registers: Any, datapath: Any, cache: Any, writer: Any) -> None:
-        now = datapath.parameters
+    def _parameters(self, m: Module, control: Any, datapath: Any, cache: Any, writer: Any) -> None:
+        """Give the units the parameters of the operation that runs."""
+        now, units = control.now, datapath.parameters
+        beat = beats_log2(self._config.beat_bytes)
         m.d.comb += [
-            now.slots.eq(registers.pass_parameters_slots),
-            now.committed.eq(registers.pass_parameters_committed),
-            now.rows_wanted.eq(registers.pass_parameters_logits == 2),
-            *(now.positions[slot].eq(registers.position[slot]) for slot in range(self._config.slots)),
-            *(now.mask[slot].eq(registers.mask[slot]) for slot in range(self._config.slots)),
-            cache.own.eq(registers.pass_parameters_slots),
-            cache.committed.eq(registers.pass_parameters_committed),
-            cache.accepted.eq(registers.commit_slots),
-            cache.kv_address.eq(registers.kv_address),
-            writer.output_address.eq(registers.output_address),
+            *(units[name].eq(now[name]) for name in ("slots", "committed", "positions", "mask")),
+            units.rows_wanted.eq(now.logits == 2),
+            cache.own.eq(now.slots),
+            cache.committed.eq(now.committed),
+            cache.accepted.eq(now.accepted),
+            cache.kv_address.eq(now.kv << beat),
+            writer.output_address.eq(now.output << beat),
         ]
 
     def _control(
@@ -196,14 +197,17 @@ class Accelerator(CostedComponent):
             control.soft_reset.eq(registers.control_soft_reset),
             *(
                 getattr(control, name).eq(getattr(registers, name))
-                for name in ("program_address", "program_bytes", "image_address", "input_address", "kv_address")
+                for name in (*(f"{one}_address" for one in ADDRESSES), "program_bytes", "watchdog_limit")
             ),
-            control.output_address.eq(registers.output_address),
-            control.watchdog_limit.eq(registers.watchdog_limit),
-            control.slots.eq(registers.pass_parameters_slots),
-            control.committed.eq(registers.pass_parameters_committed),
-            control.logits.eq(registers.pass_parameters_logits != 0),
+            *(
+                getattr(control, name).eq(getattr(registers, f"pass_parameters_{name}"))
+                for name in ("slots", "committed", "logits")
+            ),
             control.accepted.eq(registers.commit_slots),
+            *(control.position[slot].eq(registers.position[slot]) for slot in range(SLOTS)),
+            *(control.mask[slot].eq(registers.mask[slot]) for slot in range(SLOTS)),
+            registers.queue_ended.eq(control.ended),
+            registers.queue_waiting.eq(control.waiting),
             control.idle.eq(datapath.idle),
             registers.configuration_hash.eq(self._config.hash),
             registers.rtlil_hash.eq(stamp(m)),
@@ -247,7 +251,7 @@ class Accelerator(CostedComponent):
             ),
             counters.dependency.eq(waiting),
             counters.descriptor_done.eq(control.descriptor_done),
-            counters.clear.eq(registers.control_clear_counters | registers.control_start | registers.control_commit),
+            counters.clear.eq(registers.control_clear_counters),
             counters.latch.eq(registers.control_latch_counters),
             counters.select.eq(registers.descriptor_select),
             registers.descriptor_cycles.eq(counters.descriptor_cycles),

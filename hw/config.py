@@ -17,6 +17,7 @@ __all__ = [
     "GROUP_COLUMNS",
     "HEAD_NORM_ITEMS",
     "MATRICES_AHEAD",
+    "PASSES_AHEAD",
     "READ_BURSTS",
     "RING_SLACK",
     "ROWS",
@@ -37,6 +38,7 @@ CONSTANT_BEATS = 512  # beats of constants that may wait to be unpacked; the dep
 RING_SLACK = 32  # rows by which a sequence can go back in a ring, and most rows of a pass; at least the most slots
 VECTORS_AHEAD = 4  # vectors that may be announced ahead
 MATRICES_AHEAD = 8  # matrices that may be queued before their rows arrive
+PASSES_AHEAD = 16  # passes and commits that may wait for the one that runs
 READ_BURSTS = (
     8  # bursts of a read port without their last beat: as many commands as a port of a Zynq takes (AMD UG1085)
 )
@@ -64,6 +66,7 @@ _RANGES = (  # members with their least and largest values
     ("top_k", 1, 64),
     ("prefetch_beats", 16, 1 << 16),
     ("burst_beats", 1, 256),
+    ("inputs", 1, PASSES_AHEAD),
     ("instructions", 16, 1 << 16),
 )
 
@@ -100,6 +103,8 @@ class AcceleratorConfig:
         top_k: number of likeliest tokens of a slot that are reported; slots * (top_k + 1) is at most 512.
         prefetch_beats: beats that are read ahead, over all ports.
         burst_beats: longest burst of the AXI ports in beats, a power of two up to 256. No program depends on it.
+        inputs: input buffers in memory, so that the host writes the input of a pass while those before it run, 1 to 16. No
+            program depends on it.
         instructions: largest number of instructions of a program.
         ultra: whether the part has UltraRAM; ``style`` says which memories use it.
         clock_hz: clock in Hz, used to convert cycles to seconds; assumed, not verified here.
@@ -132,6 +137,7 @@ class AcceleratorConfig:
     top_k: int = 8
     prefetch_beats: int = 4096
     burst_beats: int = 64
+    inputs: int = 4
     instructions: int = 1536
     ultra: bool = True
     clock_hz: float = 250e6
@@ -273,7 +279,7 @@ class AcceleratorConfig:
         """
         members = asdict(self)
         later = [name for name in _LATER if not members[name]]
-        for name in ("clock_hz", "ultra", "burst_beats", *later):
+        for name in ("clock_hz", "ultra", "burst_beats", "inputs", *later):
             del members[name]
         digest = hashlib.sha256(json.dumps(members, sort_keys=True).encode()).digest()
         return int.from_bytes(digest[:8], "little")

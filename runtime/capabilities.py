@@ -112,7 +112,10 @@ class AcceleratorTarget(Target, Protocol):
     """A target on a device with performance counters. The host is free to draft while the device runs a pass."""
 
     facts: DeviceFacts  # context of the device's figures: simulated or measured, board, clock frequency
-    counters: Counters  # cycles, stalls and passes since the target was opened
+
+    @property
+    def counters(self) -> Counters:
+        """Cycles, stalls and passes since the target was opened. Passes that run end first."""
 
     @property
     def device_bytes(self) -> int:

@@ -57,7 +57,8 @@ class PacedDevice:
     kind: Kind = "simulated"
 
     def __init__(self, config: AcceleratorConfig, pass_s: float) -> None:
-        self.clock_hz, self._pass_s, self._ends, self._event = config.clock_hz, pass_s, 0.0, ""
+        self.clock_hz, self._pass_s = config.clock_hz, pass_s
+        self._running = deque[tuple[str, float]]()  # events of passes and commits, and the times at which they end
         self._arena = Arena(np.zeros(_MEMORY_BYTES, np.uint8), 0)
         self._registers = RegisterFile(REGISTER_MAP, self._pulsed)
         self._registers["configuration_hash"] = config.hash
@@ -74,23 +75,26 @@ class PacedDevice:
         return self._arena.allocate(size_bytes, alignment_bytes)
 
     def wait(self, timeout_s: float) -> bool:
-        if self._event:
-            time.sleep(max(0.0, min(timeout_s, self._ends - time.monotonic())))
+        if self._running:
+            time.sleep(max(0.0, min(timeout_s, self._running[0][1] - time.monotonic())))
         self._end()
         return bool(self._registers["interrupt_status"] & self._registers["interrupt_enable"])
 
     def close(self) -> None:
         return None
 
-    def _pulsed(self, doorbell: str) -> None:
-        if doorbell in _EVENTS:
-            self._event, self._ends = _EVENTS[doorbell], time.monotonic() + self._pass_s * (doorbell == "start")
+    def _pulsed(self, doorbells: Sequence[str]) -> None:
+        for doorbell in _EVENTS.keys() & set(doorbells):
+            begins = max(time.monotonic(), self._running[-1][1] if self._running else 0.0)
+            self._running.append((_EVENTS[doorbell], begins + self._pass_s * (doorbell == "start")))
             self._registers["status"] = 1
 
     def _end(self) -> None:
-        if self._event and time.monotonic() >= self._ends:
-            self._registers["interrupt_status"] |= self._bits[self._event]
-            self._event, self._registers["status"] = "", 2
+        registers = self._registers
+        while self._running and time.monotonic() >= self._running[0][1]:
+            registers["interrupt_status"] |= self._bits[self._running.popleft()[0]]
+            registers["queue"] = registers["queue"] + 1 & 0xFF
+            registers["status"] = 1 if self._running else 2
 
 
 class HeldTerminal:

@@ -176,7 +176,7 @@ class Program:
             "program": len(self.code),
             **{name: len(beats) * self.config.beat_bytes for name, beats in self.image_regions.items()},
             **{name: len(beats) * self.config.beat_bytes for name, beats in self.cache_regions.items()},
-            "input": self.input_bytes,
+            **_inputs(self.config, self.input_bytes),
             "output": self.output_bytes,
         }
 
@@ -272,6 +272,11 @@ def _named(name: str, regions: Iterable[range]) -> dict[str, range]:
     return {name if number == 1 else f"{name} {number}": region for number, region in enumerate(regions, 1)}
 
 
+def _inputs(config: AcceleratorConfig, size_bytes: int) -> dict[str, int]:
+    """Return the input buffers of ``size_bytes`` each."""
+    return dict.fromkeys(_named("input", [range(size_bytes)] * config.inputs), size_bytes)
+
+
 def rotations(lowering: Lowering) -> dict[str, Any]:
     """Return the members of HostFacts that describe the tables of angles."""
     (first, magnitude), *more = lowering.tables or [((), 1.0)]
@@ -290,7 +295,7 @@ def lowered_sizes(lowering: Lowering) -> Mapping[str, int]:
     return {
         "program": INSTRUCTION_BYTES * (1 + len(out.instructions)),
         **{name: len(beats) * config.beat_bytes for name, beats in (image | cache).items()},
-        "input": out.input_beats * config.beat_bytes,
+        **_inputs(config, out.input_beats * config.beat_bytes),
         "output": output_end(config, lowering.vocab, out.instructions),
     }
 

@@ -11,22 +11,24 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.constant_product import product
 from edgedec.hw.blocks.instruction_layouts import layout
 from edgedec.hw.blocks.resources import Resources, total
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import PASSES_AHEAD, AcceleratorConfig
 from edgedec.hw.control.dispatcher import UNITS, Dispatcher
-from edgedec.hw.control.front_end import FrontEnd, walk_parameters
+from edgedec.hw.control.front_end import FrontEnd
+from edgedec.hw.control.pass_queue import ADDRESSES, PassQueue, operation, registers_in
 from edgedec.hw.control.program_memory import ProgramMemory
 from edgedec.hw.control.read_issue import ReadIssue, ranges, read_errors
 from edgedec.hw.control.ring_place import RingPlace, ring_place
 from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, Destination
+from edgedec.hw.isa.register_map import SLOTS
 from edgedec.hw.isa.registers import Cause
-from edgedec.hw.isa.striping import block_bytes
 from edgedec.hw.memory.axi import beats_log2
 from edgedec.hw.memory.router import entry, segment
 
 __all__ = ["CLEARED", "CommandProcessor"]
 
-_ADDRESSES = ("program", "image", "input", "kv", "output")  # names of the address registers
 CLEARED = 16  # cycles of a reset of the units
+# Registers that the queue takes as they are.
+_TAKEN = (*(f"{name}_address" for name in ADDRESSES), "program_bytes", "slots", "committed", "logits", "accepted")
 _FLUSHED = 4  # cycles of flush before the masters' idle is valid
 
 
@@ -42,16 +44,17 @@ class _State(IntEnum):
 
 
 class CommandProcessor(CostedComponent):
-    """Control ProgramMemory, FrontEnd, Dispatcher and ReadIssue. The Router is not part of it.
+    """Control PassQueue, ProgramMemory, FrontEnd, Dispatcher and ReadIssue. The Router is not part of it.
 
-    A doorbell samples all parameters; it is ignored while the processor is busy, in error or resetting, and ``start``
-    wins over ``commit``. The first of several errors is reported; within one cycle, errors rank in the order read,
-    write, weight, instruction, watchdog. After an error nothing is issued, and offered items are withdrawn. The cycles
-    of an instruction are those from its transfer to its unit until the transfer of the next one, or until the end;
-    READ, CACHE and STOP have none.
+    A doorbell samples all parameters; it is ignored in error or while resetting, and ``start`` wins over ``commit``. Its
+    operation waits for those before it. An error and a soft reset forget what waits.
+
+    The first of several errors is reported; within one cycle, errors rank in the order read, write, weight, instruction,
+    watchdog. After an error nothing is issued, and offered items are withdrawn. The cycles of an instruction are those
+    from its transfer to its unit until the transfer of the next one, or until the end; READ, CACHE and STOP have none.
 
     If the length of a program is impossible, only the header is read, so that a program of another configuration is still
-    reported as such. Causes 1, 2, 4, 5 and 10 name descriptor 0, and so do errors before the first instruction. Errors
+    reported as such. Causes 1, 2, 4, 5, 10 and 11 name descriptor 0, and so do errors before the first instruction. Errors
     of a write, of a weight and of the watchdog name the last command that was issued; an earlier one may be at fault.
 
     Buffers begin with blocks of the striping: an address that is not a multiple of ``block_bytes(ports)``, or that has
@@ -63,13 +66,8 @@ class CommandProcessor(CostedComponent):
 
     Members:
         start, commit, soft_reset: In(1). Doorbells, high for one cycle each.
-        program_address, image_address, input_address, kv_address, output_address: In(64). Byte addresses; the last one
-            is only checked.
-        program_bytes: In(32). Length of the program.
-        slots: In(4). Slots of the pass.
-        committed: In(20). Committed positions.
-        accepted: In(8). Slots that a commit keeps.
-        logits: In(1). Whether the pass computes logits.
+        program_address, image_address, input_address, kv_address, output_address, program_bytes, slots, committed,
+            logits, accepted, position, mask: registers of the next operation, see ``PassQueue``.
         watchdog_limit: In(32). Cycles allowed since the last issued command or the start, 0 for no limit; not sampled.
         idle, writes_idle: In(1). See ``Dispatcher``.
         masters_idle: In(1). The read and write masters are idle; valid from the fourth cycle of ``flush`` on.
@@ -80,8 +78,12 @@ class CommandProcessor(CostedComponent):
         program: In(stream ``segment(beat_bytes)``). Beats of the program.
         read_error: In(read_errors()). Failed reads.
         loads, vectors, matrices, attends, copies: Out(streams layout(Opcode)). One item per instruction.
-        busy, done, error, resetting: Out(1). Levels; ``done`` lasts until the next doorbell that is obeyed, or a soft
-            reset.
+        now: Out(``operation(config, address_bits)``). Parameters of the operation that runs or has run last, steady from
+            the cycle after it is taken.
+        waiting: Out. Number of operations that wait; not that which runs.
+        ended: Out(8). Operations that have ended without an error since a soft reset, modulo 256.
+        busy: Out(1). An operation runs or waits.
+        done, error, resetting: Out(1). Levels; ``done`` lasts until the next doorbell that is obeyed, or a soft reset.
         done_set, error_set, committed_set: Out(1). High for one cycle; a commit sets ``committed_set``, not
             ``done_set``.
         cause: Out(8). Cause of the error; held until a soft reset.
@@ -93,9 +95,9 @@ class CommandProcessor(CostedComponent):
         ring: Out(``ring_place(config)``). Place of the pass in the rings, steady while instructions are issued; only if
             the configuration has rings.
         descriptor_done: Out(1). The last cycle of an instruction.
-        running: Out(1). Equal to ``busy``.
+        running: Out(1). An operation runs.
 
-    Latency: 4 cycles from ``start`` to the program's range; 12 from its last beat to the first range and 13 to the
+    Latency: 5 cycles from ``start`` to the program's range; 12 from its last beat to the first range and 13 to the
         first command, one more if that beat holds two words. With rings, at least those of RingPlace after ``start``.
     Throughput: that of FrontEnd and Dispatcher.
     Source: docs/accelerator.md.
@@ -107,15 +109,11 @@ class CommandProcessor(CostedComponent):
         self._reads = ReadIssue(config, address_bits=address_bits)
         self._walk = FrontEnd(config, address_bits=address_bits)
         self._ring = RingPlace(config) if config.ring else None
+        self._queue = PassQueue(config, address_bits=address_bits)
         super().__init__(
             lambda: {
                 **dict.fromkeys(("start", "commit", "soft_reset"), In(1)),
-                **{f"{name}_address": In(64) for name in _ADDRESSES},
-                "program_bytes": In(32),
-                "slots": In(4),
-                "committed": In(20),
-                "accepted": In(8),
-                "logits": In(1),
+                **registers_in(),
                 "watchdog_limit": In(32),
                 **dict.fromkeys(("idle", "writes_idle", "masters_idle", "write_error", "damaged"), In(1)),
                 "ranges": Out(stream.Signature(ranges(config, address_bits))),
@@ -123,6 +121,9 @@ class CommandProcessor(CostedComponent):
                 "program": In(stream.Signature(segment(config.beat_bytes))),
                 "read_error": In(read_errors()),
                 **{name: Out(stream.Signature(layout(opcode))) for name, opcode in UNITS.items()},
+                "now": Out(operation(config, address_bits)),
+                "waiting": Out(range(PASSES_AHEAD + 1)),
+                "ended": Out(8),
                 **dict.fromkeys(("busy", "done", "error", "resetting"), Out(1)),
                 **dict.fromkeys(("done_set", "error_set", "committed_set"), Out(1)),
                 "cause": Out(8),
@@ -135,17 +136,15 @@ class CommandProcessor(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        """Estimate of the cost: the parts, the parameters that are kept, the watchdog and the checks of five addresses."""
-        config, address_bits = self._config, self._address_bits
-        walk = walk_parameters(config, address_bits).size
-        checked = len(_ADDRESSES) * (64 - address_bits + beats_log2(block_bytes(config.ports)))
-        own = Resources(lut=64 + 60 + 420 + checked // 5, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 61)
-        parts = (self._memory, self._walk, self._units, self._reads, *((self._ring,) if self._ring else ()))
+        """Estimate of the cost: the parts, the watchdog, the checks and what is known of an error."""
+        own = Resources(lut=64 + 60 + 420, ff=24 + 33 + 33 + 8 + 24 + 64 + 130)
+        parts = (self._queue, self._memory, self._walk, self._units, self._reads, *([self._ring] if self._ring else ()))
         return total(part.resources for part in parts) + own
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         memory, reads, units, walk = self._memory, self._reads, self._units, self._walk
+        m.submodules.queue = queue = self._queue
         for name, part in {"memory": memory, "reads": reads, "units": units, "walk": walk}.items():
             m.submodules[name] = ResetInserter(self.clear)(part)
         connect(m, flipped(self.program), memory.beats)
@@ -157,84 +156,78 @@ class CommandProcessor(CostedComponent):
         for name in UNITS:
             connect(m, getattr(units, name), flipped(getattr(self, name)))
         state = Signal(_State)
-        commits = Signal()
         issued = Signal()  # the program has issued a command
+        self._finished = Signal(name="finished")  # the last operation has ended without an error
         placed = self._place(m, state, walk)
         m.d.comb += [
-            self.busy.eq(Value.cast(state)[-1]),
-            self.running.eq(self.busy),
-            reads.stopped.eq(~self.busy),
-            units.stopped.eq(~self.busy),
+            *(getattr(queue, name).eq(getattr(self, name)) for name in ("start", "commit", *_TAKEN)),
+            *(queue.position[slot].eq(self.position[slot]) for slot in range(SLOTS)),
+            *(queue.mask[slot].eq(self.mask[slot]) for slot in range(SLOTS)),
+            queue.clear.eq(self.error | self.resetting),
+            self.now.eq(queue.now),
+            self.waiting.eq(queue.waiting),
+            self.running.eq(Value.cast(state)[-1]),
+            self.done.eq(self._finished & ~self.busy),
+            self.busy.eq(self.running | (queue.waiting != 0)),
+            reads.stopped.eq(~self.running),
+            units.stopped.eq(~self.running),
             units.idle.eq(self.idle),
             units.writes_idle.eq(self.writes_idle & ~reads.waiting),
             walk.quiet.eq(units.quiet),
             walk.restart.eq(state == _State.CHECK),
             memory.begin.eq(state == _State.CHECK),
-            self.descriptor_done.eq(self.busy & issued & (units.issued | units.ended)),
+            self.descriptor_done.eq(self.running & issued & (units.issued | units.ended)),
         ]
         with m.If(units.issued):
             m.d.sync += issued.eq(1)
-        wrong = self._begin(m, state, commits, issued, walk.parameters) | self._load(
-            m, state, commits, memory.loaded & placed
-        )
-        self._end(m, state, commits, units.ended)
+        wrong = self._begin(m, state, issued, walk.parameters) | self._load(m, state, memory.loaded & placed)
+        self._end(m, state, units.ended)
         expired = self._expired(m, units.issued)
-        with m.If(self.busy):
+        with m.If(self.running):
             self._fail(m, state, wrong, walk, Mux(issued, units.index, 0), expired)
         self._reset(m, state)
         return m
 
-    def _begin(self, m: Module, state: Signal, commits: Signal, issued: Signal, now: Any) -> dict[Cause, Value]:
-        """Sample and check the parameters. Return the causes of errors with their conditions."""
-        size, layout_ = beats_log2(self._config.beat_bytes), self._config.kv_layout
-        kept = Signal.like(now)
-        slots = Signal(4)
-        accepted = Signal(8)
-        most = Signal(range(-15, self._config.context + 1))  # positions that leave room for the pass
+    def _begin(self, m: Module, state: Signal, issued: Signal, parameters: Any) -> dict[Cause, Value]:
+        """Take an operation and check its parameters. Return the causes of errors with their conditions."""
+        queue, layout_ = self._queue, self._config.kv_layout
+        now = queue.now
         groups = Signal(20)
+        cached = Signal(24)
+        most = Signal(range(-15, self._config.context + 1))  # positions that leave room for the pass
         foreign = Signal()  # a slot is accepted that the pass did not have
-        misplaced = Signal()
         m.d.comb += [
-            now.eq(kept),
-            foreign.eq(commits & Cat(accepted[slot] & (slots <= slot) for slot in range(len(accepted))).any()),
+            *(parameters[name].eq(now[name]) for name in ("image", "input", "kv", "committed", "accepted")),
+            parameters.logits.eq(now.logits != 0),
+            parameters.cached.eq(cached),
+            *([parameters.slots.eq(now.slots)] if self._config.shared else []),
+            foreign.eq(now.commits & Cat(now.accepted[slot] & (now.slots <= slot) for slot in range(SLOTS)).any()),
+            queue.output.ready.eq((state == _State.IDLE) & ~self.error & ~self.resetting),
         ]
         m.d.sync += [
-            groups.eq((kept.committed + layout_.positions - 1) >> beats_log2(layout_.positions)),
-            kept.cached.eq(product(groups, layout_.chunks)),
+            groups.eq((now.committed + layout_.positions - 1) >> beats_log2(layout_.positions)),
+            cached.eq(product(groups, layout_.chunks)),
         ]
-        with m.If((self.start | self.commit) & (state == _State.IDLE) & ~self.error & ~self.resetting):
+        with m.If(queue.output.valid & queue.output.ready):
             m.d.sync += [
                 state.eq(_State.CHECK),
-                commits.eq(~self.start),
                 issued.eq(0),
-                self.done.eq(0),
-                slots.eq(self.slots),
-                most.eq(self._config.context - self.slots),
-                accepted.eq(self.accepted),
-                misplaced.eq(self._misplaced()),
-                *(kept[name].eq(getattr(self, f"{name}_address") >> size) for name in ("image", "input", "kv")),
-                *(kept[name].eq(getattr(self, name)) for name in ("committed", "accepted", "logits")),
-                *([kept.slots.eq(self.slots)] if self._config.shared else []),
+                self._finished.eq(0),
+                most.eq(self._config.context - queue.output.p.slots),
             ]
         verdict = state == _State.VERDICT
         wrong_slots = Signal()
         too_far = Signal()
         m.d.sync += [
-            wrong_slots.eq((slots == 0) | (slots > self._config.slots) | foreign),
-            too_far.eq(kept.committed > most),
+            wrong_slots.eq((now.slots == 0) | (now.slots > self._config.slots) | foreign),
+            too_far.eq(now.committed > most),
         ]
         return {
-            Cause.ADDRESS: verdict & misplaced,
+            Cause.ADDRESS: verdict & now.misplaced.any(),
             Cause.SLOTS: verdict & wrong_slots,
             Cause.POSITION: verdict & too_far,
+            Cause.OVERRUN: queue.overrun,
         }
-
-    def _misplaced(self) -> Value:
-        """Return whether an address is not that of a block, or not on the bus."""
-        block = beats_log2(block_bytes(self._config.ports))
-        addresses = [getattr(self, f"{name}_address") for name in _ADDRESSES]
-        result: Value = Cat((address[:block], address[self._address_bits :]) for address in addresses).any()
-        return result
 
     def _place(self, m: Module, state: Signal, walk: Any) -> Value:
         """Compute the place of the pass in the rings. Return whether it is known."""
@@ -250,11 +243,11 @@ class CommandProcessor(CostedComponent):
         settled: Value = ring.settled
         return settled
 
-    def _load(self, m: Module, state: Signal, commits: Signal, loaded: Value) -> dict[Cause, Value]:
+    def _load(self, m: Module, state: Signal, loaded: Value) -> dict[Cause, Value]:
         """Read the program, and walk it once it is ``loaded``. Return the causes of errors with their conditions."""
         beat_bytes, reads, memory, walk = self._config.beat_bytes, self._reads.reads, self._memory, self._walk
-        address = Signal(64)
-        length = Signal(32)
+        now = self._queue.now
+        length = now.bytes
         words = Signal.like(memory.words)
         impossible = Signal()
         per_beat = max(1, beat_bytes // INSTRUCTION_BYTES)
@@ -264,15 +257,13 @@ class CommandProcessor(CostedComponent):
         m.d.sync += too_short.eq(length < INSTRUCTION_BYTES)
         m.d.comb += [
             memory.words.eq(words),
-            memory.first.eq(Mux(commits, memory.commit, 0)),
+            memory.first.eq(Mux(now.commits, memory.commit, 0)),
             memory.walk.eq(arrived),
             Value.cast(reads.payload).eq(Value.cast(walk.reads.payload)),
             reads.valid.eq(walk.reads.valid),
             walk.reads.ready.eq(reads.ready),
         ]
         with m.Switch(state):
-            with m.Case(_State.IDLE):
-                m.d.sync += [address.eq(self.program_address), length.eq(self.program_bytes)]
             with m.Case(_State.CHECK):
                 bad = (
                     length[: beats_log2(INSTRUCTION_BYTES)].any()
@@ -287,7 +278,7 @@ class CommandProcessor(CostedComponent):
             with m.Case(_State.READ):
                 m.d.comb += [
                     reads.p.eq(0),
-                    reads.p.start.eq(address >> beats_log2(beat_bytes)),
+                    reads.p.start.eq(now.program),
                     reads.p.beats.eq((words * INSTRUCTION_BYTES + beat_bytes - 1) >> beats_log2(beat_bytes)),
                     reads.p.destination.eq(Destination.PROGRAM),
                     reads.p.spare.eq((-words)[: beats_log2(per_beat)]),
@@ -307,15 +298,17 @@ class CommandProcessor(CostedComponent):
         waited = Signal(33)  # a limit never reaches the top bit, so counting stops there
         expired = Signal()
         m.d.sync += [
-            waited.eq(Mux(issued | ~self.busy, 0, waited + ~waited[-1])),
-            expired.eq(self.busy & (self.watchdog_limit != 0) & (waited > self.watchdog_limit)),
+            waited.eq(Mux(issued | ~self.running, 0, waited + ~waited[-1])),
+            expired.eq(self.running & (self.watchdog_limit != 0) & (waited > self.watchdog_limit)),
         ]
         return expired
 
-    def _end(self, m: Module, state: Signal, commits: Signal, ended: Value) -> None:
-        m.d.sync += [self.done_set.eq(ended & ~commits), self.committed_set.eq(ended & commits), self.error_set.eq(0)]
+    def _end(self, m: Module, state: Signal, ended: Value) -> None:
+        now = self._queue.now
+        events = [self.done_set.eq(ended & ~now.commits), self.committed_set.eq(ended & now.commits)]
+        m.d.sync += [*events, self.error_set.eq(0)]
         with m.If(ended):
-            m.d.sync += [state.eq(_State.IDLE), self.done.eq(1)]
+            m.d.sync += [state.eq(_State.IDLE), self._finished.eq(1), self.ended.eq(self.ended + 1)]
 
     def _fail(
         self, m: Module, state: Signal, wrong: dict[Cause, Value], walk: Any, last: Value, expired: Value
@@ -347,7 +340,7 @@ class CommandProcessor(CostedComponent):
                 self.error.eq(1),
                 self.cause.eq(result),
                 state.eq(_State.IDLE),
-                self.done.eq(0),
+                self._finished.eq(0),
                 self.done_set.eq(0),
                 self.committed_set.eq(0),
             ]
@@ -366,7 +359,7 @@ class CommandProcessor(CostedComponent):
         with m.Elif(self.resetting & (flushed == _FLUSHED) & self.masters_idle):
             m.d.sync += [cleared.eq(2 * CLEARED - 1), self.clear.eq(1)]
         with m.If(self.soft_reset & ~self.resetting):
-            forgotten = (self.done, self.error, self.done_set, self.error_set, self.committed_set)
+            forgotten = (self._finished, self.error, self.done_set, self.error_set, self.committed_set, self.ended)
             m.d.sync += [
                 *(signal.eq(0) for signal in (*forgotten, self.cause, self.descriptor, self.error_address)),
                 state.eq(_State.IDLE),

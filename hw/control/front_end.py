@@ -113,7 +113,7 @@ class FrontEnd(CostedComponent):
         instruction = Resources(lut=76 + 3 * start, ff=fetched(self._config).size + start + 12)  # with its check
         cache = Resources(lut=2 * start + 6 * 8 + 10, ff=2 * start + 4 * 8 + 2)
         copies = Resources(lut=2 * start + 60, ff=start + 20 + 9 + 8)
-        rings = Resources(lut=2 * start + 24 + 3 * 20, ff=21) if self._config.ring else Resources()
+        rings = Resources(lut=5 * start + 24 + 3 * 20, ff=21 + 3 * start) if self._config.ring else Resources()
         shared = Resources(lut=50, ff=16) if self._config.shared else Resources()
         return instruction + cache + copies + rings + shared + Resources(lut=2 * start + 24)
 
@@ -175,11 +175,14 @@ class FrontEnd(CostedComponent):
             ),
         ]
         cached = self._heads(m, data.View(layout(Opcode.CACHE), now.bits))
+        into = Signal(self._start_bits)  # from a run of keys to the first row that is read of its values, in a ring
+        if self._config.ring:
+            m.d.sync += into.eq(data.View(layout(Opcode.CACHE), now.bits).run + self.ring.start)
         with m.Switch(state):
             with m.Case(_State.NEXT), m.If(steps[-1]):
                 self._decide(m, now.bits, kind, empty, bad | (begun & begins[-1]), skipped, origin, state, done)
             with m.Case(_State.CACHE):
-                self._cache(m, now.bits, cached, origin, state, done)
+                self._cache(m, now.bits, cached, origin, into, state, done)
             with m.Case(_State.SLOT, _State.PLACE, _State.COPY):
                 self._copy(m, now.bits, origin, state, done)
         with m.If(self.restart):
@@ -239,7 +242,14 @@ class FrontEnd(CostedComponent):
                     m.d.comb += done.eq(1)
 
     def _cache(
-        self, m: Module, bits: Value, cached: tuple[Value, Value], origin: Value, state: Signal, done: Value
+        self,
+        m: Module,
+        bits: Value,
+        cached: tuple[Value, Value],
+        origin: Value,
+        into: Value,
+        state: Signal,
+        done: Value,
     ) -> None:
         """Issue the reads of keys and values; each has a next head, heads left, and heads left in its group."""
         view, reads = data.View(layout(Opcode.CACHE), bits), self.reads
@@ -255,11 +265,15 @@ class FrontEnd(CostedComponent):
             reads.p.beats.eq(self.parameters.cached),
             reads.p.destination.eq(Destination.KEYS_VALUES),
         ]
+        places = list[tuple[Value, Value]]()  # the place of each run in a ring, and its first value
         if self._config.ring:
             second = Signal()
+            place = Signal(self._start_bits, name="keys_place")
+            other = Signal(self._start_bits, name="values_place")
+            places = [(place, origin + self.ring.start), (other, origin + into)]
             with m.If(view.ring & ~second):
                 m.d.comb += [
-                    reads.p.start.eq(run_start + self.ring.start),
+                    reads.p.start.eq(Mux(of_values, other, place)),
                     reads.p.beats.eq(self.ring.before),
                     more.eq(self.ring.after != 0),
                 ]
@@ -273,15 +287,17 @@ class FrontEnd(CostedComponent):
             m.d.sync += [begun.eq(1), of_values.eq(0)]
             for run, start in ((keys, origin), (values, origin + view.run)):
                 m.d.sync += [run.start.eq(start), run.left.eq(heads), run.in_group.eq(group)]
+            m.d.sync += [register.eq(first) for register, first in places]
         with m.Elif(reads.ready & ~more):
             # Only K0 is followed by another key; from then on a key alternates with the value of the head before it.
             first, last = keys.left == heads, keys.left == 1
             m.d.sync += of_values.eq(Mux(of_values, keys.left == 0, ~first | last))
-            for run, moves in ((keys, ~of_values), (values, of_values)):
+            for number, (run, moves) in enumerate(((keys, ~of_values), (values, of_values))):
                 with m.If(moves):
                     m.d.sync += [run.left.eq(run.left - 1), run.in_group.eq(run.in_group - 1)]
                     with m.If(run.in_group == 1):
-                        m.d.sync += [run.in_group.eq(group), run.start.eq(run.start + (view.run << 1))]
+                        starts = [run.start, *(register for register, _ in places[number : number + 1])]
+                        m.d.sync += [run.in_group.eq(group), *(one.eq(one + (view.run << 1)) for one in starts)]
             with m.If(of_values & (values.left == 1)):
                 m.d.comb += done.eq(1)
                 m.d.sync += [begun.eq(0), state.eq(_State.NEXT)]

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 IDENTITY = int.from_bytes(b"edec", "little")  # value of the identity register
-MAP_VERSION = 2  # version of this map; a driver refuses any other
+MAP_VERSION = 3  # version of this map; a driver refuses any other
 BOARD_OFFSET = 0x800  # first byte of the registers of what stands beside the accelerator
 PHASES_OF_A_CYCLE = 4  # phases of a cycle of an SDRAM's clock at which its data may be captured
 CAPTURE_PHASES = 4 * PHASES_OF_A_CYCLE  # phases of BOARD_REGISTER_MAP's memory_phase
@@ -43,6 +43,7 @@ class Cause(IntEnum):
     WATCHDOG = 8
     WEIGHT = 9
     ADDRESS = 10
+    OVERRUN = 11
 
 
 ERROR_CAUSES: Mapping[int, str] = {
@@ -57,6 +58,7 @@ ERROR_CAUSES: Mapping[int, str] = {
     Cause.WATCHDOG: "the watchdog expired",
     Cause.WEIGHT: "a byte of ternary weights does not encode five trits",
     Cause.ADDRESS: "an address is not a multiple of the striping's block, or is beyond the bus",
+    Cause.OVERRUN: "a doorbell was rung while as many passes and commits waited as the queue has places for",
 }
 
 
@@ -114,20 +116,24 @@ REGISTER_MAP = RegisterMap(
             offset=0x010,
             access=Access.PULSE,
             fields=(
-                Field(name="start", bits=1, description="Run the program with the pass parameters as they are now."),
-                Field(name="commit", bits=1, description="Copy the rows of commit_slots after the committed ones."),
+                Field(name="start", bits=1, description="Queue a pass with the parameters as they are now."),
+                Field(name="commit", bits=1, description="Queue a commit of the rows of commit_slots."),
                 Field(name="soft_reset", bits=1, description="Abandon the program, drain the buses, clear the error."),
                 Field(name="latch_counters", bits=1, description="Copy the counters to the counter registers."),
-                Field(name="clear_counters", bits=1, description="Set the counters to zero."),
+                Field(
+                    name="clear_counters",
+                    bits=1,
+                    description="Set the counters to zero, before what this write queues.",
+                ),
             ),
-            description="Doorbells.",
+            description="Doorbells. A pass or a commit waits for those before it.",
         ),
         Register(
             name="status",
             offset=0x014,
             access=Access.READ_ONLY,
             fields=(
-                Field(name="busy", bits=1, description="A program or a commit is running."),
+                Field(name="busy", bits=1, description="A pass or a commit runs or waits."),
                 Field(name="done", bits=1, description="The last program ended without error."),
                 Field(name="error", bits=1, description="The last program was abandoned; a soft reset clears it."),
                 Field(name="resetting", bits=1, description="A soft reset waits for the buses."),
@@ -185,6 +191,16 @@ REGISTER_MAP = RegisterMap(
             access=Access.READ_WRITE,
             fields=_number(SLOTS, "One bit for each slot of the last pass."),
             description="Accepted slots, which a commit keeps.",
+        ),
+        Register(
+            name="queue",
+            offset=0x05C,
+            access=Access.READ_ONLY,
+            fields=(
+                Field(name="ended", bits=8, description="Ends without error since a soft reset, modulo 256."),
+                Field(name="waiting", bits=8, description="Passes and commits that wait for the one that runs."),
+            ),
+            description="State of the queue of passes and commits.",
         ),
         Register(
             name="position",

@@ -87,6 +87,7 @@ def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> I
         "clock_hz": clock,
         "burst_beats": device.burst_beats,
         "prefetch_beats": _PREFETCH_BEATS[ultra],
+        "inputs": 1 if device.memory_bram36 else AcceleratorConfig.inputs,
     }
     sizes = [overrides["beat_bytes"]] if "beat_bytes" in overrides else [size for size in possible if size <= widest]
     for beat_bytes in reversed(sizes):

@@ -32,7 +32,7 @@ from edgedec.runtime.accelerator.lent_head import HeadRowArguments, head_argumen
 from edgedec.runtime.accelerator.program_state import ProgramState
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import Driver
-from edgedec.runtime.driver.regions import ADDRESS_REGISTERS
+from edgedec.runtime.driver.regions import OWNER_REGISTER
 from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.loop.inputs import STORED, SUBMIT, WAIT, LoopInputs, TargetArguments, check_size, members
 from edgedec.runtime.protocols import CostModel, State
@@ -82,10 +82,10 @@ class AcceleratorArguments(ctypes.Structure):
         *(("read", _READ), ("write", _WRITE), ("wait", _WAIT), ("flush", _FLUSH), ("fetch", FETCH)),
         *(("flush_files", _CacheFiles), ("fetch_files", _CacheFiles)),
         *members(c_double, "poll_seconds", "patience_seconds", "clock_hz"),
-        *members(c_int64, "input_address_at", "parameters_at", "position_at", "mask_at", "commit_slots_at"),
+        *members(c_int64, "owner_at", "parameters_at", "position_at", "mask_at", "commit_slots_at"),
         *members(c_int64, "control_at", "status_at", "events_at", "counters_at"),
         *members(c_int64, "committed_shift", "logits_shift", "start_bit", "commit_bit", "latch_bit", "busy_bits"),
-        *members(c_int64, "done_bit", "error_bit", "committed_bit", "input_address"),
+        *members(c_int64, "done_bit", "error_bit", "committed_bit", "owner"),
         *members(c_void_p, "input", "places"),
         *members(c_int64, "input_bytes", "port_bytes", "slots", "width", "item_bytes"),
         *(("rows_start", c_int64), *members(c_double, "scale", "per_unit", "most")),
@@ -256,7 +256,7 @@ class AcceleratorLender:
             poll_seconds=self._access.poll_s,
             patience_seconds=driver.max_cycles / driver.device.clock_hz,
             clock_hz=driver.device.clock_hz,
-            input_address=inputs.address,
+            owner=outputs.address,
             input=inputs.array.ctypes.data,
             input_bytes=inputs.array.size,
             places=places.ctypes.data,
@@ -408,7 +408,7 @@ def _register_places() -> dict[str, int]:
     """Return the places of the registers, and the bits of their fields."""
     offsets = REGISTER_MAP.offsets()
     places = {
-        "input_address_at": ADDRESS_REGISTERS["input"],
+        "owner_at": OWNER_REGISTER,
         "parameters_at": "pass_parameters",
         "position_at": "position",
         "mask_at": "mask",
@@ -422,8 +422,8 @@ def _register_places() -> dict[str, int]:
     return {name: offsets[register] for name, register in places.items()} | {
         "committed_shift": shifts["committed"],
         "logits_shift": shifts["logits"],
-        "start_bit": _bit("control", "start"),
-        "commit_bit": _bit("control", "commit"),
+        "start_bit": _bit("control", "start") | _bit("control", "clear_counters"),
+        "commit_bit": _bit("control", "commit") | _bit("control", "clear_counters"),
         "latch_bit": _bit("control", "latch_counters"),
         "busy_bits": _bit("status", "busy") | _bit("status", "error"),
         "done_bit": _bit("interrupt_status", "done"),

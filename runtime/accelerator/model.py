@@ -220,7 +220,7 @@ def plan_items(sizes: BufferSizes) -> dict[str, int]:
     """Return the items of a plan; the rings and the tapped values are items of their own."""
     items = dict.fromkeys(_ITEMS.values(), 0)
     for name, size in sizes.by_name.items():
-        items[_ITEMS[name.partition(" ")[0]]] += size  # the image may have several buffers
+        items[_ITEMS[name.partition(" ")[0]]] += size  # some have several buffers
     for name, item, part in (("kv", "kv_ring", sizes.rings), ("logits", "taps", sizes.taps)):
         if part:
             items |= {name: items[name] - part, item: part}

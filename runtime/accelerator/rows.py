@@ -9,7 +9,7 @@ from weakref import ref
 import numpy as np
 
 from edgedec.runtime import visibility
-from edgedec.runtime.driver.driver import NO_LOGITS, Driver
+from edgedec.runtime.driver.driver import Driver
 from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.protocols import I32, Pass
 from edgedec.runtime.row_recipe import RowRecipe
@@ -48,11 +48,10 @@ class DeviceRows:
     Args:
         driver: the driver of the device.
         recipe: recipe of the rows, whose passes run again.
-        ran: called with the report of each pass that ran again, and its number of rows.
     """
 
-    def __init__(self, driver: Driver, recipe: RowRecipe, ran: Callable[[PassReport, int], object]) -> None:
-        self._driver, self._recipe, self._ran = driver, recipe, ran
+    def __init__(self, driver: Driver, recipe: RowRecipe) -> None:
+        self._driver, self._recipe = driver, recipe
         self._held: list[Row] = []
         # The state whose rows these are. If it is unknown or gone, rows have to be compared.
         self._owner: Callable[[], object] = _nobody
@@ -76,7 +75,7 @@ class DeviceRows:
         All rows run again if a layer with a ring does not have those of the prefix any more.
 
         Raises:
-            DeviceError: see ``Driver.forward``.
+            DeviceError: see ``Driver.post``.
         """
         if self.is_of(owner, rows):
             return
@@ -98,14 +97,12 @@ class DeviceRows:
     def _run(self, work: Pass, rows: Sequence[Row]) -> None:
         embeds = [np.frombuffer(row.embed, "<f4") for row in rows if row.embed]
         numbers = iter(range(-1, -1 - len(embeds), -1))
-        report = self._driver.forward(
+        self._driver.post(
             np.array([next(numbers) if row.embed else row.id for row in rows], np.int32),
             positions=np.array([row.position for row in rows], np.int32),
             visible=None if work.visible is None else visibility.unpack(work.visible, len(rows)),
-            logits=NO_LOGITS,
             embeds=np.stack(embeds) if embeds else None,
         )
-        self._ran(report, len(rows))
         self._driver.commit(np.arange(len(rows), dtype=np.int32))
         self._held += rows
 

@@ -322,7 +322,6 @@ class PromptSequence(ABC):
                 self.prompt_logprobs.append(self.request.logprobs(row, token, self._ids[:end], None))
         if self.request.on_rows is not None:
             self.request.on_rows(result.taps[self.request.row_tap])
-        self.rounds.prefill_seconds += result.seconds
         self.state.commit(np.arange(rows, dtype=np.int32))
         self._cached_decoder.cached += self._ids[start : start + rows].tolist()
         if self.prompt_taps:

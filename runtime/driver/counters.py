@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +43,13 @@ class Counters:
     def __sub__(self, earlier: Self) -> Self:
         return type(self)(**{one.name: getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)})
 
-    def plus(self, report: PassReport, seconds: float, *, rows: int) -> Self:
-        """Return the counters with another pass of ``rows`` rows, or another commit if ``rows`` is 0."""
+    def plus(self, report: PassReport, seconds: float, *, rows: Sequence[int]) -> Self:
+        """Return the counters with passes of so many rows each, or with another commit if there are none."""
         more = {name: getattr(self, name) + getattr(report, name) for name in _OF_REPORT}
         return type(self)(
-            passes=self.passes + (rows > 0),
-            commits=self.commits + (rows == 0),
-            rows=self.rows + rows,
+            passes=self.passes + len(rows),
+            commits=self.commits + (not rows),
+            rows=self.rows + sum(rows),
             seconds=self.seconds + seconds,
             **more,
         )

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.device import Device
-from edgedec.device_steps import Fetch, Flush, Performer, Step, UnexpectedRegisterError, Wait, perform
+from edgedec.device_steps import Fetch, Flush, Step
 from edgedec.errors import DeviceError, UsageError
 from edgedec.graph.capacity import reach
 from edgedec.hw.compiler.host import ProgramHost, Results
 from edgedec.hw.compiler.program import Program, result_bytes
-from edgedec.hw.isa.registers import COUNTS
 from edgedec.reference.integer_profile.taps import TappedRows
 from edgedec.reference.integer_profile.values import Logits
-from edgedec.runtime.driver.failures import error_text, last_issued, named
+from edgedec.runtime.driver.failures import named, taken_text
 from edgedec.runtime.driver.identity import Gateware, check_identity
-from edgedec.runtime.driver.limits import patience_cycles, watchdog_cycles
-from edgedec.runtime.driver.pass_steps import ending_of, ending_steps, parameter_steps
-from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions, relocated
-from edgedec.runtime.driver.registers import Registers
+from edgedec.runtime.driver.limits import watchdog_cycles
+from edgedec.runtime.driver.operations import Operations
+from edgedec.runtime.driver.pass_steps import (
+    check_pass,
+    parameter_steps,
+    soft_reset,
+)
+from edgedec.runtime.driver.posted import PostedPasses
+from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, OWNER_REGISTER, Region, regions, relocated
 from edgedec.runtime.driver.report import PassReport
 from edgedec.schemes import EmbeddingWeight, Int8Weight
 
@@ -32,24 +36,20 @@ __all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver"]
 NO_LOGITS, BEST, WHOLE_ROWS = 0, 1, 2  # values of the field logits of the register pass_parameters
 _LOG = logging.getLogger(__name__)
 
-_POLL_CYCLES = 64  # cycles between two reads of the status during a reset
-# Device time between two reads of the registers while the driver waits for the interrupt: the first and the longest, in
-# seconds. Each is twice the previous one, so that a lost interrupt costs at most the duration of the pass, and one second.
-_FIRST_SLICE_S, _LONGEST_SLICE_S = 0.01, 1.0
-
 I32 = NDArray[np.int32]
 
 
-class Driver:
+class Driver(Operations):
     """One sequence of tokens on a device.
 
     After a pass that failed, timed out or was interrupted, the next one starts with a soft reset; committed positions are
     kept.
 
     Members:
-        length: number of committed positions.
+        length: number of committed positions, also of posted passes that have not ended.
         regions: the program's buffers by their names in ``Program.sizes``; empty once the driver is closed.
         registers: the device's registers by name, for debuggers and tests.
+        landed: called with the sums of the counters of posted passes that have ended, and the rows of each.
 
     Args:
         device: used by this driver only while it is open; the driver does not close it.
@@ -75,24 +75,24 @@ class Driver:
         max_cycles: int | None = None,
         gateware: Gateware | None = None,
     ) -> None:
-        self.device, self.program, self.registers = device, program, Registers(device)
+        super().__init__(device, program, max_cycles)
         self.host = ProgramHost(program, embedding, head)
         self.length = 0
         self._longest = 0  # most committed positions since there were none; rings lack rows because of them
-        self.max_cycles = patience_cycles(program) if max_cycles is None else max_cycles
         self._submitted = (0, NO_LOGITS)  # slots and logits of the running pass
         self._slots = 0  # slots of the last pass that can be committed; 0 after a commit
         self._written = (0, NO_LOGITS)  # slots and logits of the pass whose results are in the output buffer
-        self._fetched = False  # True if the likeliest tokens of the pass have come with its end
         self._result_bytes = result_bytes(program.config)
-        self._expected = ""  # event that ends the running or abandoned operation; empty: none runs
-        self._interrupts = True  # False once an interrupt was missing
+        self._posted = PostedPasses(self._perform, self._owned, self)
+        self.landed: Callable[[PassReport, Sequence[int]], object] = lambda report, rows: None
         fault = program.fault()
         if fault is not None:
             raise UsageError(f"instruction {named(program, fault.number)} {fault.reason}; compile the program again")
         check_identity(self.registers, program, gateware)
         self.reset()  # the previous user may have ended in the middle of a pass
         self.regions: dict[str, Region] = dict(regions(device, program))
+        self._inputs = [self.regions[name] for name in self.regions if name.partition(" ")[0] == "input"]
+        self._input: Region | None = None  # the accelerator has the address of this one; None: it is not known
         try:
             self.load()
         except BaseException:
@@ -113,7 +113,7 @@ class Driver:
 
         ``finish`` waits for a pass; a new pass abandons it.
         """
-        return bool(self._expected)
+        return bool(self._expected or self._posted.rows)
 
     def close(self) -> None:
         """Abandon a running pass and free the buffers. A second call does nothing."""
@@ -129,6 +129,7 @@ class Driver:
     def load(self) -> None:
         """Write program, image, addresses and the watchdog's limit. It may be called again; committed positions are kept."""
         program, write = self.program, self.registers.write
+        self.land()
         self._recover()
         image, beat_bytes = program.image_regions, program.config.beat_bytes
         names = (*image, *program.cache_regions)
@@ -138,6 +139,7 @@ class Driver:
             self._region(name).put(program.image[beats.start * beat_bytes : beats.stop * beat_bytes])
         for name, register in ADDRESS_REGISTERS.items():
             write(register, bases[name] if name in bases else self._region(name).address)
+        self._input = self._inputs[0]
         write("program_bytes", len(program.code))
         write("watchdog_limit", watchdog_cycles(program))
         self.registers.write_fields("interrupt_enable", done=1, error=1, committed=1)
@@ -178,28 +180,99 @@ class Driver:
         embeds: NDArray[np.float32] | None = None,
     ) -> None:
         """Start a pass as ``forward`` does, but return at once. The host is free until it calls ``finish``."""
-        n = len(ids)
-        if positions is None:
-            positions = np.arange(self.length, self.length + n, dtype=np.int32)
-        mask = np.tri(n, dtype=np.bool_) if visible is None else visible
-        if mask.shape != (n, n):
-            raise UsageError(f"visible must be {n}x{n}, not {'x'.join(map(str, mask.shape))}")
-        if not mask.diagonal().all():
-            raise UsageError(f"slot {int(np.argmin(mask.diagonal()))} must see itself")
-        if self.program.ring is not None and int(positions.min(initial=self.length)) < self.length:
-            raise UsageError(
-                f"position {positions.min()} lies before the {self.length} committed ones, of which rings keep only those "
-                "that later positions see; go back first"
-            )
-        image = self.host.input(ids, positions, embeds)
+        prepared = self._prepared(ids, positions, visible, logits, embeds)
+        self.land()
         self._recover()
-        self._slots, self._submitted, self._written, self._fetched = 0, (n, logits), (0, NO_LOGITS), False
-        region = self._region("input")
-        region.fill(image)
-        parameters = parameter_steps(
+        self._slots, self._submitted, self._written, self._fetched = 0, (len(ids), logits), (0, NO_LOGITS), False
+        region = self._input or self._inputs[0]
+        self._input, steps = None, self._written_input(region, prepared)
+        self.ring("start", "done", steps)
+        self._input = region
+
+    def post(
+        self,
+        ids: I32,
+        *,
+        positions: I32 | None = None,
+        visible: NDArray[np.bool_] | None = None,
+        embeds: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Queue a pass without logits and return; its slots can be committed at once. See ``forward`` for the arguments.
+
+        The device runs posted passes one after another while the host prepares the next ones. ``land`` waits for them, and
+        so does everything that needs results or the device for itself. If one fails, the rows from its own on are not
+        committed any more.
+
+        Raises:
+            DeviceError: an earlier pass that was posted has failed; or see ``forward``.
+            UsageError: see ``forward``.
+        """
+        prepared, posted = self._prepared(ids, positions, visible, NO_LOGITS, embeds), self._posted
+        if self._expected:
+            self.reset()
+        self._make_room(len(self._inputs) - 1)
+        posted.begin()
+        begins = not posted.rows
+        region = self._inputs[len(posted.rows) % len(self._inputs)]
+        steps = self._written_input(region, prepared)
+        self._input, self._slots, self._submitted, self._written = None, 0, (0, NO_LOGITS), (0, NO_LOGITS)
+        self._expected = "done"  # until it is known that the pass was posted
+        found = self._perform([*steps, *self._starting("start", first=begins), *posted.reads()])
+        self._input, self._expected, self._slots = region, "", len(ids)
+        posted.add(len(ids), self.length, found)
+
+    def land(self) -> None:
+        """Wait for the passes that were posted, and report them to ``landed``. After Ctrl-C, call it again.
+
+        Raises:
+            DeviceError: one of them has failed; the rows from its own on are not committed any more.
+        """
+        self._make_room(0)
+        if rows := tuple(self._posted.rows):
+            self.landed(self._posted.report(), rows)
+
+    def _make_room(self, most: int) -> None:
+        """Wait until at most ``most`` posted passes run or wait."""
+        try:
+            self._posted.wait(most)
+        except DeviceError:
+            if self._posted.rows:  # the device is this driver's, and the next operation begins with a reset
+                self._expected = "done"
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Forget posted passes that have not ended, and the rows that were committed of them."""
+        start, posted = self._posted.start, self._posted
+        posted.clear()
+        if start is not None:
+            self.truncate(min(start, self.length))
+            self._slots = 0
+
+    def _prepared(
+        self,
+        ids: I32,
+        positions: I32 | None,
+        visible: NDArray[np.bool_] | None,
+        logits: int,
+        embeds: NDArray[np.float32] | None,
+    ) -> tuple[NDArray[np.uint8], list[Step]]:
+        """Check a pass. Return its input in logical order, and the steps that write its parameters."""
+        if positions is None:
+            positions = np.arange(self.length, self.length + len(ids), dtype=np.int32)
+        mask = np.tri(len(ids), dtype=np.bool_) if visible is None else visible
+        check_pass(positions, mask, self.length, rings=self.program.ring is not None)
+        steps = parameter_steps(
             self.registers, committed=self.length, logits=logits, positions=positions.tolist(), visible=mask
         )
-        self.ring("start", "done", [Flush(region.buffer), *self._owned(), *parameters])
+        return self.host.input(ids, positions, embeds), steps
+
+    def _written_input(self, region: Region, prepared: tuple[NDArray[np.uint8], list[Step]]) -> list[Step]:
+        """Write the input of a pass to a region, and return the steps before its doorbell."""
+        image, parameters = prepared
+        region.fill(image)
+        moved = [] if region is self._input else self.registers.writes(ADDRESS_REGISTERS["input"], region.address)
+        return [Flush(region.buffer), *self._owned(), *moved, *parameters]
 
     def finish(self) -> PassReport:
         """Wait for the end of the submitted pass. After Ctrl-C, call it again or start another pass.
@@ -210,7 +283,8 @@ class Driver:
         """
         if self._expected != "done":
             raise UsageError("no pass is running; submit one first")
-        report = self.answer()
+        results = Fetch(self._region("output").buffer, self._result_bytes)
+        report = self.answer(fetch=results if self._submitted[1] == BEST else None)
         self._slots, self._written = self._submitted[0], self._submitted
         return report
 
@@ -229,6 +303,7 @@ class Driver:
             raise UsageError(f"slots {kept} cannot be kept of a pass of {self._slots}; name them in ascending order")
         report, slots, self._slots = None, self._slots, 0
         if kept != list(range(len(kept))):
+            self.land()
             registers = self.registers
             chosen = registers.writes("commit_slots", sum(1 << node for node in kept))
             parameters = registers.writes_of("pass_parameters", slots=slots, committed=self.length)
@@ -302,22 +377,13 @@ class Driver:
         Raises:
             DeviceError: the buses are still busy after ``max_cycles``.
         """
-        self.registers.write_fields("control", soft_reset=1)
-        self.registers.write_fields("interrupt_status", done=1, error=1, committed=1)
-        cycles = 0
-        while "resetting" in self.registers.set_fields("status"):
-            if cycles >= max_cycles:
-                raise DeviceError(
-                    f"the buses are not at rest {cycles} cycles after a soft reset; power the board off and on"
-                )
-            self.device.wait(_POLL_CYCLES / self.device.clock_hz)
-            cycles += _POLL_CYCLES
-        self.registers.write_fields("interrupt_status", done=1, error=1, committed=1)
+        soft_reset(self.device, self.registers, max_cycles)
         self._expected = ""
+        self._abandon()
 
     def _recover(self) -> None:
-        """Reset the accelerator if the last operation did not finish."""
-        if self._expected:
+        """Reset the accelerator if the last operation did not finish, or posted passes run."""
+        if self._expected or self._posted.rows:
             self.reset()
 
     def _region(self, name: str) -> Region:
@@ -330,107 +396,11 @@ class Driver:
 
         Otherwise a pass would silently read and write the buffers of another driver.
         """
-        return [*self.registers.expects(ADDRESS_REGISTERS["input"], self._region("input").address)]
-
-    def _starting(self, doorbell: str) -> list[Step]:
-        """Return the steps that start the operation that the registers describe."""
-        registers = self.registers
-        clear = registers.writes_of("interrupt_status", done=1, error=1, committed=1)
-        return [*clear, *registers.writes_of("control", **{doorbell: 1})]
-
-    def ring(self, doorbell: str, event: str, before: Sequence[Step] = ()) -> None:
-        """Start the operation that the registers describe. ``event`` is the interrupt that reports its success.
-
-        Args:
-            before: steps that are carried out first, in the same request.
-        """
-        self._expected = event
-        self._perform([*before, *self._starting(doorbell)])
-
-    def _perform(self, steps: Sequence[Step]) -> list[int]:
-        """Carry out steps, among which may be those of ``_owned``."""
-        try:
-            return perform(self.device, steps)
-        except UnexpectedRegisterError as error:
-            self._expected = ""  # nothing was started
-            raise DeviceError(self.taken_text()) from error
-
-    def answer(self, first: Sequence[Step] = ()) -> PassReport:
-        """Wait for the event of ``ring``. After an exception, call it again or start another operation.
-
-        Args:
-            first: steps that are carried out first, in the same request.
-
-        Raises:
-            DeviceError: the accelerator stopped with an error or did not answer in time; the message names the instruction.
-        """
-        events, idle, counts = self._wait_for_event(first)
-        report = PassReport(**dict(zip(COUNTS, counts, strict=True)))
-        if "error" in events:
-            raise DeviceError(self.error_text())
-        if self._expected not in events:
-            raise DeviceError(self.timeout_text(report.descriptors, idle))
-        self._expected = ""
-        return report
-
-    def _wait_for_event(self, first: Sequence[Step]) -> tuple[set[str], bool, list[int]]:
-        """Carry out steps, then wait until there is an event, nothing runs, or the time is over.
-
-        Returns:
-            The events of ``interrupt_status``, whether the accelerator is idle, and the counters in the order of COUNTS.
-        """
-        after = ending_steps(self.registers)
-        if self._expected == "done" and self._submitted[1] == BEST:
-            after.append(Fetch(self._region("output").buffer, self._result_bytes))
-        far = isinstance(self.device, Performer)  # a look at the registers is a round trip then
-        left, part = self.max_cycles / self.device.clock_hz, _LONGEST_SLICE_S if far else _FIRST_SLICE_S
-        while True:
-            part = min(part, left)
-            interrupted, *found = self._perform([*first, Wait(part), *after])
-            first, end = (), ending_of(self.registers, found)
-            left, part = left - part, min(2 * part, _LONGEST_SLICE_S)
-            if end.events:
-                self._fetched = isinstance(after[-1], Fetch)
-                if not interrupted:
-                    self.missed_interrupt()
-            if end.events or end.idle or left <= 0:
-                return end.events, end.idle, end.counts
-
-    def missed_interrupt(self) -> None:
-        """Warn once that an operation ended without an interrupt, because ends are then seen at the next read only."""
-        if self._interrupts and not self.device.wait(_POLL_CYCLES / self.device.clock_hz):
-            self._interrupts = False
-            _LOG.warning(
-                "%s: a pass ended without an interrupt, so the ends of passes will be noticed late. Check that the "
-                "accelerator's interrupt is connected",
-                self.device.name,
-            )
+        return [*self.registers.expects(OWNER_REGISTER, self._region("output").address)]
 
     def taken_text(self) -> str:
         """Return that the accelerator has the addresses of another driver, and what to do."""
-        expected, address = self._region("input").address, self.registers.read(ADDRESS_REGISTERS["input"])
-        return (
-            f"{self.device.name} does not work for this driver any more: its input_address is {address:#x}, not "
-            f"{expected:#x}. Another driver was opened on it, or it was switched off; open one driver at a time, and a "
-            "new one now"
-        )
-
-    def error_text(self) -> str:
-        """Return why the accelerator has given up, and what to do."""
-        return error_text(self.registers, self.program)
-
-    def timeout_text(self, number: int, idle: bool) -> str:
-        """Return that there was no answer, after ``number`` instructions, and whether nothing runs any more."""
-        if idle:
-            return (
-                f"{self.device.name} gave no answer, and nothing runs on it: another program has reset it; start again"
-            )
-        written = self.registers.read_field("pass_parameters", "logits") != NO_LOGITS
-        last = last_issued(self.program, number, commits=self._expected == "committed", logits=written)
-        return (
-            f"{self.device.name} gave no answer within {self.max_cycles} cycles; {number} instructions were issued{last}: "
-            "reset the accelerator"
-        )
+        return taken_text(self.device.name, self.registers, self._region("output").address)
 
     def lend(self) -> None:
         """Make the device ready for passes of the compiled loop. The results of the last pass are lost.
@@ -438,8 +408,12 @@ class Driver:
         Raises:
             DeviceError: see ``reset``.
         """
+        self.land()
         self._recover()
         self._slots, self._written = 0, (0, NO_LOGITS)
+        if self._input is not self._inputs[0]:
+            self.registers.write(ADDRESS_REGISTERS["input"], self._inputs[0].address)
+            self._input = self._inputs[0]
 
     def returned(self, length: int) -> None:
         """Take the device back from the compiled loop, with ``length`` committed positions."""

@@ -6,11 +6,11 @@ from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import ADDRESS_BITS
 from edgedec.hw.isa.registers import ERROR_CAUSES, Cause
 from edgedec.hw.isa.striping import block_bytes
-from edgedec.runtime.driver.regions import ADDRESS_REGISTERS
+from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, OWNER_REGISTER
 from edgedec.runtime.driver.registers import Registers
 from edgedec.runtime.driver.report import issued
 
-__all__ = ["error_text", "last_issued", "named"]
+__all__ = ["error_text", "last_issued", "named", "silence_text", "taken_text"]
 
 
 def error_text(registers: Registers, program: Program) -> str:
@@ -29,6 +29,32 @@ def error_text(registers: Registers, program: Program) -> str:
     at = f" at {address:#x}" if address else ""
     next_ = "reset it, and load the program again" if cause == Cause.WEIGHT else "reset it"
     return f"the accelerator gave up in instruction {named(program, number)}: {description}{at}; {next_}"
+
+
+def silence_text(
+    device: str, program: Program, number: int, cycles: int, *, idle: bool, commits: bool = False, logits: bool
+) -> str:
+    """Return that there was no answer within ``cycles`` cycles and ``number`` instructions, and what to do.
+
+    Args:
+        device: name of the device.
+        idle: whether nothing runs any more.
+        commits: whether it was a commit.
+        logits: whether the pass was one with logits.
+    """
+    if idle:
+        return f"{device} gave no answer, and nothing runs on it: another program has reset it; start again"
+    last = last_issued(program, number, commits=commits, logits=logits)
+    return f"{device} gave no answer within {cycles} cycles; {number} instructions were issued{last}: reset the accelerator"
+
+
+def taken_text(device: str, registers: Registers, expected: int) -> str:
+    """Return that a device has the addresses of another driver than that whose output buffer is at ``expected``."""
+    address = registers.read(OWNER_REGISTER)
+    return (
+        f"{device} does not work for this driver any more: its {OWNER_REGISTER} is {address:#x}, not {expected:#x}. Another "
+        "driver was opened on it, or it was switched off; open one driver at a time, and a new one now"
+    )
 
 
 def last_issued(program: Program, number: int, *, commits: bool, logits: bool) -> str:

@@ -1,4 +1,4 @@
-"""The steps that describe a pass in the registers, and those that look at how an operation ended."""
+"""The steps that describe a pass in the registers, that look at how an operation ended, and that reset the accelerator."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.device import Device
 from edgedec.device_steps import Step
+from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.isa.registers import COUNTS
 from edgedec.runtime.driver.registers import Registers
 
-__all__ = ["PassEnding", "ending_of", "ending_steps", "parameter_steps"]
+__all__ = ["POLL_CYCLES", "PassEnding", "check_pass", "ending_of", "ending_steps", "parameter_steps", "soft_reset"]
+
+POLL_CYCLES = 64  # cycles between two reads of the status during a reset
 
 # The status comes before the events, so that an operation that ends between the two reads is not missed.
 _STATE = ("status", "interrupt_status")
@@ -34,6 +38,24 @@ class PassEnding:
     counts: list[int]
 
 
+def check_pass(positions: NDArray[np.int32], visible: NDArray[np.bool_], committed: int, *, rings: bool) -> None:
+    """Check a pass after ``committed`` positions: positions int32 [n], the mask bool [n, n], and whether layers have rings.
+
+    Raises:
+        UsageError: see ``Driver.forward``.
+    """
+    n = len(positions)
+    if visible.shape != (n, n):
+        raise UsageError(f"visible must be {n}x{n}, not {'x'.join(map(str, visible.shape))}")
+    if not visible.diagonal().all():
+        raise UsageError(f"slot {int(np.argmin(visible.diagonal()))} must see itself")
+    if rings and int(positions.min(initial=committed)) < committed:
+        raise UsageError(
+            f"position {positions.min()} lies before the {committed} committed ones, of which rings keep only those "
+            "that later positions see; go back first"
+        )
+
+
 def parameter_steps(
     registers: Registers, *, committed: int, logits: int, positions: Sequence[int], visible: NDArray[np.bool_]
 ) -> list[Step]:
@@ -45,6 +67,25 @@ def parameter_steps(
         for slot, value in enumerate(values):
             steps += registers.writes(name, value, slot)
     return steps
+
+
+def soft_reset(device: Device, registers: Registers, max_cycles: int) -> None:
+    """Reset the accelerator softly, and clear its events.
+
+    Raises:
+        DeviceError: the buses are still busy after ``max_cycles``.
+    """
+    registers.write_fields("control", soft_reset=1)
+    registers.write_fields("interrupt_status", done=1, error=1, committed=1)
+    cycles = 0
+    while "resetting" in registers.set_fields("status"):
+        if cycles >= max_cycles:
+            raise DeviceError(
+                f"the buses are not at rest {cycles} cycles after a soft reset; power the board off and on"
+            )
+        device.wait(POLL_CYCLES / device.clock_hz)
+        cycles += POLL_CYCLES
+    registers.write_fields("interrupt_status", done=1, error=1, committed=1)
 
 
 def ending_steps(registers: Registers) -> list[Step]:

@@ -16,7 +16,7 @@ from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.instructions import FIELDS, Instruction, Opcode, pack_program
 from edgedec.hw.isa.striping import block_bytes, stripe, unstripe
 
-__all__ = ["ADDRESS_REGISTERS", "Region", "region_at", "regions", "relocated"]
+__all__ = ["ADDRESS_REGISTERS", "OWNER_REGISTER", "Region", "region_at", "regions", "relocated"]
 
 # Name in ``Program.sizes`` -> register with the buffer's address.
 ADDRESS_REGISTERS = {
@@ -26,6 +26,7 @@ ADDRESS_REGISTERS = {
     "input": "input_address",
     "output": "output_address",
 }
+OWNER_REGISTER = ADDRESS_REGISTERS["output"]  # its address shows whose the accelerator is; no pass changes it
 
 U8 = NDArray[np.uint8]
 

@@ -112,7 +112,7 @@ class Accelerator {
     }
 
     void check_owner() {
-        if (read_long(own_.input_address_at) != static_cast<uint64_t>(own_.input_address)) throw Failed{PassFailure::owner};
+        if (read_long(own_.owner_at) != static_cast<uint64_t>(own_.owner)) throw Failed{PassFailure::owner};
     }
 
     void ring_pass(int64_t rows, int64_t logits) {

@@ -54,10 +54,10 @@ struct AcceleratorArguments {
     int64_t (*fetch)(int64_t start, int64_t bytes);
     CacheFiles flush_files, fetch_files;
     double poll_seconds, patience_seconds, clock_hz;
-    // Places of registers, bits of their fields, and the address of the input buffer, which shows whose the accelerator is.
-    int64_t input_address_at, parameters_at, position_at, mask_at, commit_slots_at, control_at, status_at, events_at, counters_at;
+    // Places of registers, bits of their fields, and the address of the output buffer, which shows whose the accelerator is.
+    int64_t owner_at, parameters_at, position_at, mask_at, commit_slots_at, control_at, status_at, events_at, counters_at;
     int64_t committed_shift, logits_shift, start_bit, commit_bit, latch_bit, busy_bits, done_bit, error_bit, committed_bit;
-    int64_t input_address;
+    int64_t owner;
     // The input buffer: rows of the residual, then tables of angles. `places` has the offset of each piece of `port_bytes` in the
     // memory, which is dealt out to the read ports.
     uint8_t* input;

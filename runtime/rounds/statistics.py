@@ -107,7 +107,6 @@ class Rounds:
     count: int = 0  # rounds
     drafted: int = 0  # nodes of all trees, without their roots
     accepted: list[int] = field(default_factory=list)
-    prefill_seconds: float = 0.0  # the target's passes over the prompt
     read_seconds: float = 0.0  # the draft's reading of the prompt
     draft_seconds: float = 0.0  # growing trees
     verify_seconds: float = 0.0  # running passes and accepting paths

@@ -7,7 +7,8 @@ previous one stay on the device and the others run again, which gives the same i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from edgedec.runtime.accelerator.program_state import ProgramState, StateOwner
 from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
 from edgedec.runtime.accelerator.self_test import check_answer, check_link
 from edgedec.runtime.accelerator.taps import check_open, check_taps, host_bytes, tapped_rows
+from edgedec.runtime.accelerator.ticket import ProgramTicket, logit_rows, visible
 from edgedec.runtime.accelerator.weights import host_weights
 from edgedec.runtime.capabilities import CompiledParts
 from edgedec.runtime.driver.counters import Counters
@@ -49,7 +51,6 @@ from edgedec.runtime.sampling.likeliest import Likeliest, find_likeliest
 from edgedec.runtime.target_request import TargetRequest
 from edgedec.runtime.targets import Bounds, TargetModule
 from edgedec.runtime.targets._results import FinishedTicket, check_pass
-from edgedec.runtime.visibility import unpack
 
 __all__ = ["ProgramTarget", "module"]
 
@@ -57,31 +58,11 @@ _KV_BITS = 8  # bits of keys and values in the integer profile
 _WITHOUT_CLOCK = "interpreter"  # name of the device that has no clock
 
 
-class _ProgramTicket:
-    """A pass that was submitted. ``result`` waits for it and may be called again."""
-
-    def __init__(self, target: ProgramTarget, state: ProgramState, work: Pass) -> None:
-        self._target, self._state, self._work = target, state, work
-        self._result: PassResult | None = None
-
-    def result(self) -> list[PassResult]:
-        if self._result is None:
-            self._result = self._target.finish(self, self._state, self._work)
-        return [self._result]
-
-    def copied(self) -> PassResult:
-        """Return the result in memory that the next pass does not overwrite."""
-        (result,) = self.result()
-        self._result = replace(result, logits=result.logits.copy())
-        return self._result
-
-
 class ProgramTarget(CompiledParts[AcceleratorLender]):
     """A compiled program on an accelerator.
 
     Members:
         device, driver, program: the device, its driver and the program that it runs.
-        counters: work of the device since the target was opened.
         cost_model: estimated duration of passes.
         facts: context of the device's figures: simulated or measured, board, clock frequency.
         top_k: likeliest tokens of a row that the device can return.
@@ -123,7 +104,7 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
                 f"{limits.positions}; lower --tree-nodes or --ctx-size"
             )
         self.driver = Driver(device, model.program, model.embedding, model.head, gateware=gateware)
-        self.counters = Counters()
+        self._counters = Counters()
         self._cost = CycleCost(model.program, bandwidth)
         self.cost_model: CostModel | None = self._cost
         # A replay reports the figures of the recorded device.
@@ -154,8 +135,9 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
             owner=self._owner,
             rows=self._sparse,
         )
-        self._cache = DeviceRows(self.driver, recipe, lambda report, rows: self._count(report, rows, logits=False))
-        self._running: _ProgramTicket | None = None
+        self._cache = DeviceRows(self.driver, recipe)
+        self.driver.landed = self._count_posted
+        self._running: ProgramTicket | None = None
         self._output = NO_LOGITS  # kind of logits that the last pass wrote
         self.info = TargetInfo(
             vocab=model.program.host.vocab,
@@ -167,6 +149,16 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
             top_k=self.top_k,
             overlaps=True,
         )
+
+    @property
+    def counters(self) -> Counters:
+        """Work of the device since the target was opened. Passes that run end first.
+
+        Raises:
+            DeviceError: one of them has failed.
+        """
+        self.driver.land()
+        return self._counters
 
     @property
     def device_bytes(self) -> int:
@@ -204,7 +196,7 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
             return self._submit_pass(*work[0])
         return FinishedTicket([self._submit_pass(state, item).copied() for state, item in work])
 
-    def _submit_pass(self, state: State, work: Pass) -> _ProgramTicket:
+    def _submit_pass(self, state: State, work: Pass) -> ProgramTicket:
         assert isinstance(state, ProgramState)
         self._land()
         check_pass(work, state.length, self.limits, self.info)
@@ -213,13 +205,18 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
             self._running.copied()  # wait for it, because the device runs one pass at a time
         self._cache.bring(state, state.rows)
         state.last = []
+        if not len(logit_rows(work)) and not work.taps:  # there is nothing to wait for
+            self.driver.post(work.ids, positions=work.positions, visible=visible(work), embeds=work.embeds)
+            self._running, state.last = None, rows_of(work)
+            logits, top = self._whole(work)
+            done = PassResult(logits=logits, top=top, taps={}, seconds=0.0)
+            return ProgramTicket(lambda _: done)
         self._start(work)
-        self._running = ticket = _ProgramTicket(self, state, work)
+        self._running = ticket = ProgramTicket(lambda own: self.finish(own, state, work))
         return ticket
 
     def _start(self, work: Pass, *, whole: bool = False) -> None:
-        n = len(work.ids)
-        if not len(_logit_rows(work)):
+        if not len(logit_rows(work)):
             # In a pass without logits the device leaves out what comes after the last layer's keys and values.
             self._output = BEST if any(map(self.driver.host.needs_logits, work.taps)) else NO_LOGITS
         else:
@@ -228,12 +225,12 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
         self.driver.submit(
             work.ids,
             positions=work.positions,
-            visible=None if work.visible is None else unpack(work.visible, n),
+            visible=visible(work),
             logits=self._output,
             embeds=work.embeds,
         )
 
-    def finish(self, ticket: _ProgramTicket, state: ProgramState, work: Pass) -> PassResult:
+    def finish(self, ticket: ProgramTicket, state: ProgramState, work: Pass) -> PassResult:
         """Wait for a ticket's pass and return its result.
 
         Raises:
@@ -244,23 +241,26 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
             raise UsageError("the pass of this ticket was abandoned; submit it again")
         self._running = None
         seconds = self._wait(work)
-        found = self._output == BEST and len(_logit_rows(work)) > 0
+        found = self._output == BEST and len(logit_rows(work)) > 0
         best = self._best(work) if found else None
         if found and best is None:  # the device has found too few tokens of a row: get whole rows
             self._start(work, whole=True)
             seconds += self._wait(work)
         logits, top = best or self._whole(work)
-        taps = tapped_rows(self.driver, work.taps, len(work.ids), _logit_rows(work))
+        taps = tapped_rows(self.driver, work.taps, len(work.ids), logit_rows(work))
         state.last = rows_of(work)
         return PassResult(logits=logits, top=top, taps=taps, seconds=seconds)
 
     def _wait(self, work: Pass) -> float:
         """Wait for the running pass and return its seconds."""
-        return self._count(self.driver.finish(), len(work.ids), logits=self._output != NO_LOGITS)
+        report, rows = self.driver.finish(), len(work.ids)
+        return self._count(
+            report, [rows], self._cost.seconds(rows, self.driver.length, logits=self._output != NO_LOGITS)
+        )
 
     def _whole(self, work: Pass) -> tuple[F32, Likeliest | None]:
         """Return whole rows of logits, float32 [rows, vocab], and the likeliest tokens of each."""
-        rows, ids = _logit_rows(work), self.bundle.tokens.size
+        rows, ids = logit_rows(work), self.bundle.tokens.size
         if not len(rows):
             none = np.empty((0, self.info.vocab), np.float32)
             return none, find_likeliest(none, work.top_k, ids, log_sum=work.log_sum)
@@ -277,7 +277,7 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
 
         The rows are the target's own memory. The result is None if tokens that the device has not found may belong to these.
         """
-        results = self.driver.results(_logit_rows(work))
+        results = self.driver.results(logit_rows(work))
         found = found_likeliest(
             results, work.top_k, ids=self.bundle.tokens.size, vocab=self.info.vocab, log_sum=work.log_sum
         )
@@ -308,7 +308,7 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
         """Note rows that the compiled loop has committed, and what it has done on the device."""
         assert self._lender is not None, "it has lent the state"
         self._cache.extend(rows)
-        self.counters += self._lender.take_back(state.length)
+        self._counters += self._lender.take_back(state.length)
 
     def _commit(self, state: ProgramState, nodes: I32) -> None:
         """Commit rows of the state's last pass. If another state's rows are on the device now, they run again later.
@@ -324,32 +324,28 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
         rows = [last[node] for node in kept]
         if self._cache.is_of(state, state.rows):
             report = self._cache.commit(nodes, rows)
-            state.commit_seconds = 0.0 if report is None else self._committed(report)
+            state.commit_seconds = 0.0 if report is None else self._count(report, (), 0.0)
         state.rows += rows
 
     def _truncated(self, state: ProgramState) -> None:
         """Note that a state has lost rows."""
         self._cache.forget(state)
 
-    def _count(self, report: PassReport, rows: int, *, logits: bool) -> float:
-        """Add a pass to the counters and return its seconds in the device's time."""
-        if report.cycles:
-            seconds = report.cycles / self.facts.clock_hz
-        else:  # the device has no clock
-            seconds = self._cost.seconds(rows, self.driver.length, logits=logits)
-        self.counters = self.counters.plus(report, seconds, rows=rows)
+    def _count_posted(self, report: PassReport, rows: Sequence[int]) -> None:
+        """Add passes without logits that were posted, of so many rows each, to the counters."""
+        past = max(self.driver.length - sum(rows), 0)  # they were committed in full, unless a caller has gone back
+        starts = accumulate(rows, initial=past)
+        seconds = [self._cost.seconds(number, start, logits=False) for number, start in zip(rows, starts, strict=False)]
+        self._count(report, rows, sum(seconds))
+
+    def _count(self, report: PassReport, rows: Sequence[int], estimated: float) -> float:
+        """Add passes of so many rows each to the counters, or a commit, and return their seconds in the device's time.
+
+        ``estimated`` are those of a device without a clock.
+        """
+        seconds = report.cycles / self.facts.clock_hz if report.cycles else estimated
+        self._counters = self._counters.plus(report, seconds, rows=rows)
         return seconds
-
-    def _committed(self, report: PassReport) -> float:
-        """Add a commit that moved rows to the counters and return its seconds; 0 on a device without a clock."""
-        seconds = report.cycles / self.facts.clock_hz
-        self.counters = self.counters.plus(report, seconds, rows=0)
-        return seconds
-
-
-def _logit_rows(work: Pass) -> I32:
-    """Return the rows of a pass whose logits it returns."""
-    return np.array([len(work.ids) - 1], np.int32) if work.logits is None else work.logits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,15 @@ a driver that forgets to flush or to invalidate a buffer gets other results.
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.device import Kind, LoopAccess
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import PASSES_AHEAD, AcceleratorConfig
 from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause
 from edgedec.sim.interpreter.device_run import DeviceBuffer, PassOutcome, PassRequest, Runner
 from edgedec.sim.machine.register_file import RegisterFile
@@ -75,8 +77,8 @@ class InterpreterDevice:
         self._registers = RegisterFile(REGISTER_MAP, self._pulsed)
         self._registers["configuration_hash"] = config.hash
         self._registers["rtlil_hash"] = rtlil_hash
-        self._request: PassRequest | None = None  # running pass or commit
-        self._cycles = 0  # cycles that the request has had in ``wait``
+        self._requests = deque[PassRequest]()  # the running pass or commit, and those that wait
+        self._cycles = 0  # cycles that the running one has had in ``wait``
         self._counted = dict.fromkeys(COUNTS, 0)
         self._closed = False
 
@@ -100,11 +102,14 @@ class InterpreterDevice:
 
     def wait(self, timeout_s: float) -> bool:
         self._check_open()
-        if self._request is not None and not self._interrupt:
+        if self._requests and not self._interrupt:
             self._cycles += math.ceil(timeout_s * self.clock_hz)
-            outcome = self._watched() if self.stalled else self._runner.outcome(self._request, self._cycles)
-            if outcome is not None:
-                self._end(self._request, outcome)
+        while self._requests and not self._interrupt:
+            request = self._requests[0]
+            outcome = self._watched() if self.stalled else self._runner.outcome(request, self._cycles)
+            if outcome is None:
+                break
+            self._end(request, outcome)
         return self._interrupt
 
     def _watched(self) -> PassOutcome | None:
@@ -124,31 +129,35 @@ class InterpreterDevice:
     def _interrupt(self) -> bool:
         return bool(self._registers["interrupt_status"] & self._registers["interrupt_enable"])
 
-    def _pulsed(self, doorbell: str) -> None:
+    def _pulsed(self, doorbells: Sequence[str]) -> None:
         registers = self._registers
-        if doorbell == "soft_reset":
-            self._request = None
-            for name in ("status", "error", "error_address"):
+        if "start" in doorbells or "commit" in doorbells:
+            self._ring(commits="start" not in doorbells)
+        if "soft_reset" in doorbells:
+            self._requests.clear()
+            for name in ("status", "error", "error_address", "queue"):
                 registers[name] = 0
-        elif doorbell == "latch_counters":
+        if "latch_counters" in doorbells:
             for name, value in self._counted.items():
                 registers[f"counter_{name}"] = value
-        elif doorbell == "clear_counters":
+        if "clear_counters" in doorbells:
             self._counted = dict.fromkeys(COUNTS, 0)
-        elif self._request is None and not registers["status"] & _bit("status", "error"):
-            self._begin(commits=doorbell == "commit")
 
-    def _begin(self, *, commits: bool) -> None:
-        """Take all parameters from the registers.
+    def _ring(self, *, commits: bool) -> None:
+        """Queue an operation with all parameters as the registers have them.
 
         Raises:
             UsageError: a commit keeps no slots. The RTL moves nothing then, which its simulation takes for a fault.
         """
         registers = self._registers
+        if registers["status"] & _bit("status", "error"):
+            return
         if commits and not registers["commit_slots"]:
             raise UsageError("a commit of no slots (register commit_slots is 0) has nothing to move; leave it out")
+        if not self._requests:
+            self._cycles = 0
         fields = {name: registers.field(REGISTER_MAP["pass_parameters"], name) for name in _PASS_FIELDS}
-        self._request = PassRequest(
+        request = PassRequest(
             commits=commits,
             addresses={name: registers[f"{name}_address"] for name in ("program", "image", "kv", "input", "output")},
             program_bytes=registers["program_bytes"],
@@ -157,21 +166,34 @@ class InterpreterDevice:
             masks=tuple(registers.values["mask"]),
             **fields,
         )
-        registers["status"] = _bit("status", "busy")
-        self._cycles = 0
-        self._counted = dict.fromkeys(COUNTS, 0)
+        self._requests.append(request)
+        if len(self._requests) > 1 + PASSES_AHEAD:
+            self._end(request, PassOutcome(cause=Cause.OVERRUN))
+        else:
+            self._show(ended=0)
+
+    def _show(self, *, ended: int) -> None:
+        """Set status and queue: ``ended`` more operations have ended, and those of ``_requests`` have not."""
+        registers = self._registers
+        registers["status"] = _bit("status", "busy") if self._requests else _bit("status", "done")
+        number = registers["queue"] + ended & 0xFF
+        registers["queue"] = number | max(len(self._requests) - 1, 0) << 8
 
     def _end(self, request: PassRequest, outcome: PassOutcome) -> None:
-        registers, self._request = self._registers, None
-        self._counted |= {"beats": outcome.beats, "descriptors": outcome.descriptors}
+        registers = self._registers
+        self._counted["beats"] += outcome.beats
+        self._counted["descriptors"] += outcome.descriptors
         if outcome.cause == Cause.NONE:
-            registers["status"] = _bit("status", "done")
-            event = "committed" if request.commits else "done"
-        else:
-            registers["status"], event = _bit("status", "error"), "error"
-            registers["error"] = outcome.cause | outcome.descriptor << 8
-            registers["error_address"] = outcome.address
-        registers["interrupt_status"] |= _bit("interrupt_status", event)
+            self._requests.popleft()
+            self._cycles -= outcome.beats
+            self._show(ended=1)
+            registers["interrupt_status"] |= _bit("interrupt_status", "committed" if request.commits else "done")
+            return
+        self._requests.clear()
+        registers["status"], registers["queue"] = _bit("status", "error"), registers["queue"] & 0xFF
+        registers["error"] = outcome.cause | outcome.descriptor << 8
+        registers["error_address"] = outcome.address
+        registers["interrupt_status"] |= _bit("interrupt_status", "error")
 
 
 def _bit(register: str, field: str) -> int:

@@ -102,6 +102,7 @@ class Runner:
     def __init__(self, config: AcceleratorConfig, memories: Sequence[DeviceBuffer]) -> None:
         self._config, self._memories = config, memories
         self._kept: tuple[object, _Loaded] | None = None
+        self._inputs = list[DeviceBuffer]()  # buffers that have been the input of a pass, which change with each
 
     def outcome(self, request: PassRequest, cycles: int) -> PassOutcome | None:
         """Run a request, and return its outcome; None if it takes more than ``cycles`` cycles. A beat takes one cycle."""
@@ -145,7 +146,10 @@ class Runner:
             except _FaultError as fault:
                 code = self._logical(held["program"][1]).tobytes()
                 raise self._missing_buffer(name, request, code, fault.outcome.address) from fault
-        key = (request.addresses, request.program_bytes, self._versions(held))
+        if held["input"][0] not in self._inputs:
+            self._inputs.append(held["input"][0])
+        bases = {name: request.addresses[name] for name in ("program", "image", "kv")}
+        key = (bases, request.program_bytes, held["input"][1].size, self._versions(held))
         if self._kept is None or self._kept[0] != key:
             contents = {name: self._logical(held[name][1]) for name in ("program", "input")}
             program, cache = self._program(request.program_bytes, contents, request.addresses)
@@ -154,7 +158,7 @@ class Runner:
 
     def _versions(self, held: Mapping[str, tuple[DeviceBuffer, U8]]) -> list[tuple[DeviceBuffer, int]]:
         """Return the versions of the buffers of a program: all but those that passes change."""
-        changing = [held[name][0] for name in ("kv", "input")]
+        changing = [held["kv"][0], *self._inputs]
         fixed = [held[name][0] for name in ("program", "image")]
         kept = [one for one in self._memories if one in fixed or one not in changing]
         return [(one, one.version) for one in kept]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edgedec.errors import UsageError
 from edgedec.hw.isa.register_map import Access, Register, RegisterMap
@@ -15,13 +15,13 @@ class RegisterFile:
 
     Args:
         register_map: the registers.
-        pulsed: called with the name of each field of a PULSE register to which a host writes 1, in the order of the fields.
+        pulsed: called with the names of the fields of a PULSE register to which a host writes 1, in the order of the fields.
 
     Members:
         values: values by register name, one number for each of ``count``; read-only registers are set here.
     """
 
-    def __init__(self, register_map: RegisterMap, pulsed: Callable[[str], None]) -> None:
+    def __init__(self, register_map: RegisterMap, pulsed: Callable[[Sequence[str]], None]) -> None:
         self._pulsed = pulsed
         self.values = {register.name: [register.reset] * register.count for register in register_map.registers}
         self._words = {
@@ -71,9 +71,7 @@ class RegisterFile:
         elif register.access is Access.WRITE_ONE_TO_CLEAR:
             held[index] &= ~bits
         elif register.access is Access.PULSE:
-            for field, lsb in register.positions():
-                if bits >> lsb & 1:
-                    self._pulsed(field.name)
+            self._pulsed([field.name for field, lsb in register.positions() if bits >> lsb & 1])
 
     def _place(self, offset: int) -> tuple[Register | None, int, int]:
         if offset < 0 or offset % 4 or offset >= 1 << 32:

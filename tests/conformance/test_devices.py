@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -178,6 +179,12 @@ class Both:
         self.driver.commit(array)
         self.model.commit(array)
 
+    def keep_posted(self, ids: list[int], parents: list[int], nodes: list[int]) -> None:
+        """Commit slots of a pass that was posted with a tree."""
+        positions, visible = _tree(parents, self.driver.length)
+        self.model.forward(np.array(ids, np.int32), positions=positions, visible=visible)
+        self.keep(nodes)
+
     def add(self, ids: list[int]) -> None:
         self.run(ids)
         self.keep(list(range(len(ids))))
@@ -321,6 +328,125 @@ def _prompted(ids: list[int]) -> Sequence:
     model.forward(array, positions=np.arange(len(ids), dtype=np.int32), visible=np.tri(len(ids), dtype=np.bool_))
     model.commit(np.arange(len(ids), dtype=np.int32))
     return model
+
+
+def posted(driver: Driver, ids: list[int], *, kept: bool = True) -> None:
+    """Post a pass, and commit its rows at once."""
+    driver.post(np.array(ids, np.int32))
+    if kept:
+        driver.commit(np.arange(len(ids), dtype=np.int32))
+
+
+def test_posted_passes_run_one_after_another_and_equal_the_model(driver: Driver) -> None:
+    """Post more passes than there are input buffers, a tree whose rows are moved, and rows that nobody keeps."""
+    prompt, landed = list(range(1, 4 * CONFIG.inputs + 4)), list[tuple[int, tuple[int, ...]]]()
+    driver.landed = lambda report, rows: landed.append((report.beats, tuple(rows)))
+    pair = Both(driver)
+    pair.model = _prompted(prompt)
+    for start in range(0, len(prompt), 3):
+        posted(driver, prompt[start : start + 3])
+    assert (driver.pending, driver.length, landed) == (True, len(prompt), [])
+    pair.run([5, 6, 7, 8], [-1, 0, 1, 0])
+    pieces = [prompt[start : start + 3] for start in range(0, len(prompt), 3)]
+    lengths = [3 * number for number in range(len(pieces))]
+    beats = sum(reading.beats for past in lengths for reading in readings(program(), past, NO_LOGITS))
+    assert landed == [(beats, tuple(len(piece) for piece in pieces))]
+    pair.keep([0, 3])
+    posted(driver, [9, 9], kept=False)  # the next pass takes its place
+    posted(driver, [10])
+    pair.model.forward(np.array([10], np.int32))
+    pair.model.commit(np.zeros(1, np.int32))
+    _, visible = _tree([-1, 0, 0], 0)
+    driver.post(
+        np.array([11, 12, 13], np.int32), positions=driver.length + np.array([0, 1, 1], np.int32), visible=visible
+    )
+    pair.keep_posted([11, 12, 13], [-1, 0, 0], [0, 2])
+    pair.add([4, 5])
+    assert [rows for _, rows in landed[1:]] == [(2, 1, 3)]
+    assert not driver.pending
+
+
+def test_a_posted_pass_that_fails_takes_the_rows_after_it_along(driver: Driver) -> None:
+    """Let the third of five passes begin past the end of the cache: the rows of two stay, and the device is usable."""
+    driver.length = CONFIG.context - 2 * CONFIG.slots - 1  # the rows before are nobody's
+    start, failed = driver.length, False
+    try:
+        for _ in range(5):
+            posted(driver, [3] * CONFIG.slots)
+        driver.land()
+    except DeviceError as error:
+        failed = "a position is past the cache" in str(error)
+    assert failed
+    assert driver.length == start + 2 * CONFIG.slots
+    driver.truncate(0)
+    Both(driver).add([7, 14, 21, 28])
+    recovers(driver)
+
+
+def test_slots_of_a_posted_pass_that_failed_cannot_be_committed(driver: Driver) -> None:
+    driver.length = CONFIG.context
+    posted(driver, [3], kept=False)
+    with pytest.raises(DeviceError, match="a position is past the cache"):
+        driver.land()
+    with pytest.raises(UsageError, match=r"slots \[0\] cannot be kept of a pass of 0"):
+        driver.commit(np.zeros(1, np.int32))
+
+
+@pytest.mark.parametrize("steps", range(0, 18, 3))
+def test_a_post_that_is_interrupted_between_two_steps_is_given_up(
+    started: Driver, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Press Ctrl-C after some of its steps, at a time when another pass runs: rows that may be lost run again."""
+    posted(started, [1])
+    left = [steps]
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return function(*arguments)
+
+        return called
+
+    with monkeypatch.context() as patch:
+        for name in ("read_register", "write_register", "perform"):
+            if hasattr(started.device, name):
+                patch.setattr(started.device, name, counted(getattr(started.device, name)))
+        with suppress(KeyboardInterrupt):
+            started.post(np.array([2], np.int32))
+    started.truncate(4)
+    recovers(started)
+    posted(started, [5, 6])
+    started.land()
+
+
+def test_posted_passes_that_take_too_long_are_an_error(started: Driver) -> None:
+    usual, started.max_cycles = started.max_cycles, 20
+    posted(started, [1])
+    posted(started, [2])
+    with pytest.raises(
+        DeviceError, match=rf"{started.device.name} gave no answer within 20 cycles; \d+ instructions were"
+    ):
+        started.land()
+    started.max_cycles = usual
+    assert started.length == 4
+    recovers(started)
+
+
+def test_posted_passes_of_another_drivers_device_are_not_waited_for(started: Driver) -> None:
+    """Open a second driver on the device meanwhile, which the first one's reset must not disturb."""
+    posted(started, [1])
+    posted(started, [2])
+    with Driver(started.device, program(), embedding()) as second:
+        pair = Both(second)
+        pair.add([7, 14, 21, 28])
+        with pytest.raises(DeviceError, match="does not work for this driver any more"):
+            started.land()
+        with pytest.raises(DeviceError, match="does not work for this driver any more"):
+            posted(started, [2])
+        assert started.length == 4
+        pair.add([3])
 
 
 def test_a_full_context_is_refused(driver: Driver) -> None:
@@ -493,7 +619,7 @@ class Scattered:
         self.read_register, self.write_register = device.read_register, device.write_register
         self.wait, self.close = device.wait, device.close
         self._most = most
-        self._pieces = [device.allocate(most, alignment_bytes=most) for _ in range(20 - missing)]
+        self._pieces = [device.allocate(most, alignment_bytes=most) for _ in range(23 - missing)]
         random.Random(seed).shuffle(self._pieces)
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
@@ -532,7 +658,7 @@ def test_image_and_cache_in_scattered_regions_compute_the_same(device: Device, s
 
 
 def test_too_little_memory_for_the_regions_says_how_much_is_missing(device: Device) -> None:
-    scattered = Scattered(device, block_bytes(CONFIG.ports), missing=12)
+    scattered = Scattered(device, block_bytes(CONFIG.ports), missing=15)
     needed = len(divided().sizes) * block_bytes(CONFIG.ports)
     missing = needed - 8 * block_bytes(CONFIG.ports)
     with pytest.raises(
@@ -570,6 +696,11 @@ def test_an_interrupted_wait_can_be_repeated(started: Driver, monkeypatch: pytes
 
     cut(started.forward, ids)
     assert started.finish().beats > 0
+    for _ in range(2):
+        started.post(ids)
+    cut(started.land)
+    started.land()
+    assert not started.pending
     cut(started.forward, ids)
     started.forward(ids)
     cut(started.commit, np.array([1], np.int32))

@@ -188,24 +188,27 @@ def ran(item: Pass, seed: int, config: AcceleratorConfig = RING) -> Bench:
 
 
 @pytest.mark.rtl
-def test_a_second_doorbell_is_ignored() -> None:
+def test_doorbells_of_a_running_program_wait() -> None:
     config = CONFIGS[64]
     raw = program(config, [LOAD] * 5 + [STOP])
 
     async def script(ctx: Any, bench: Bench) -> None:
         await bench.ring(ctx, Pass(raw=raw))
         await ctx.tick().repeat(3)
-        await bench.press(ctx, "start", "commit")
+        ctx.set(bench.control.slots, 1)
+        ctx.set(bench.control.program_bytes, len(raw))
+        await bench.press(ctx, "start", "commit")  # a start alone
         await ctx.tick().repeat(12)
+        ctx.set(bench.control.accepted, 1)
         await bench.press(ctx, "commit")
         await bench.rest(ctx)
         assert ctx.get(bench.control.done)
-        await ctx.tick().repeat(40)
 
     bench = Bench(config=config).run(script)
-    assert len(bench.commands) == 5
-    assert len(bench.pulses["done_set"]) == 1
-    assert not bench.pulses["committed_set"]
+    assert len(bench.commands) == 15
+    assert len(bench.pulses["done_set"]) == 2
+    assert len(bench.pulses["committed_set"]) == 1
+    assert bench.pulses["committed_set"] > bench.pulses["done_set"][1:]
 
 
 @pytest.mark.rtl

@@ -14,7 +14,8 @@ AFTER_RESET = {  # registers that are not 0
 
 def test_causes_keep_their_numbers() -> None:
     assert " ".join(f"{name}={cause}" for name, cause in Cause.__members__.items()) == (
-        "NONE=0 CONFIGURATION=1 CUT_SHORT=2 DESCRIPTOR=3 SLOTS=4 POSITION=5 READ=6 WRITE=7 WATCHDOG=8 WEIGHT=9 ADDRESS=10"
+        "NONE=0 CONFIGURATION=1 CUT_SHORT=2 DESCRIPTOR=3 SLOTS=4 POSITION=5 READ=6 WRITE=7 WATCHDOG=8 WEIGHT=9 ADDRESS=10 "
+        "OVERRUN=11"
     )
 
 

@@ -44,7 +44,8 @@ ISA_DIGESTS = {
     4: "237938bd54f5cb9126c5f98186a9e369348b35f2f1623f13c93c36bc255c43e5",
 }  # digest of each version of the instruction set
 MAP_DIGESTS = {
-    2: "4d4d65597498bb5a4d39e9f0e1beb60c3abd442fcbf48d36c9d4687477881000"
+    2: "4d4d65597498bb5a4d39e9f0e1beb60c3abd442fcbf48d36c9d4687477881000",
+    3: "baa123531d50142e39fd562891e44a1bec9512ab8651dc8edaab917a12cad434",
 }  # digest of each version of the register maps
 
 

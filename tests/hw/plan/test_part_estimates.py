@@ -25,7 +25,7 @@ tiny datapath.matrix.glue 321 164 0 0 0
 tiny datapath.attention.glue 221 206 0 0 0
 tiny datapath.quantize.glue 66 33 0 0 0
 tiny datapath.glue 530 280 0 0 0
-tiny registers 1373 1051 0 0 0
+tiny registers 1397 1051 0 0 0
 tiny prefetcher 352 411 0 1 0
 tiny router 208 167 0 0 0
 tiny writer 419 395 3 0 0
@@ -54,8 +54,8 @@ tiny datapath.gate 400 523 0 0 3
 tiny datapath.logits 1348 1685 3 0 3
 tiny datapath.sinks 36 103 0 0 0
 tiny datapath.constants 186 521 8 0 0
-small registers 1373 1051 0 0 0
-small control 1626 1986 8 0 0
+small registers 1397 1051 0 0 0
+small control 1857 2146 8 0 0
 small prefetcher 724 841 0 2 0
 small router 240 231 0 0 0
 small writer 419 395 3 0 0
@@ -94,7 +94,7 @@ planes datapath.quantize.norm 765 1396 0 0 4
 planes datapath.matrix.drain 1156 1236 0 0 6
 planes datapath.matrix.packer 137 209 0 0 0
 planes writer 419 395 3 0 0
-planes registers 1373 1051 0 0 0
+planes registers 1397 1051 0 0 0
 planes datapath.attention.coder 467 434 0 0 2
 planes counters 23 657 1 0 0
 planes datapath.quantize.gearbox 87 151 0 0 0
@@ -131,7 +131,7 @@ sixteen writer 419 395 3 0 0
 sixteen datapath.quantize.norm 765 1396 0 0 4
 sixteen datapath.matrix.drain 1188 1161 0 0 4
 sixteen datapath.matrix.sequencer 79 70 0 0 0
-sixteen registers 1373 1051 0 0 0
+sixteen registers 1397 1051 0 0 0
 sixteen router 304 359 0 0 0
 sixteen counters 27 659 2 0 0
 sixteen datapath.attention.keys 139 160 1 0 0
@@ -175,8 +175,8 @@ eight datapath.matrix.memory 34 284 8 0 0
 eight datapath.attention.values 127 389 2 0 0
 eight datapath.matrix.serializer 1035 1284 0 0 0
 eight datapath.quantize.norm 1415 3308 0 0 16
-eight registers 1373 1051 0 0 0
-wide registers 1373 1051 0 0 0
+eight registers 1397 1051 0 0 0
+wide registers 1397 1051 0 0 0
 wide datapath.matrix.sequencer 72 69 0 0 0
 wide datapath.quantize.maximum 48 57 0 0 0
 wide datapath.matrix.serializer 140 164 0 0 0

@@ -22,7 +22,7 @@ from edgedec.runtime.accelerator import opening
 from edgedec.runtime.accelerator.float_logits import SparseRows
 from edgedec.runtime.accelerator.lending import lender_of
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.driver.regions import ADDRESS_REGISTERS
+from edgedec.runtime.driver.regions import OWNER_REGISTER
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.rounds import compiled
 from edgedec.runtime.rounds.adaptive import Adaptive
@@ -234,11 +234,11 @@ def test_a_pass_that_never_ends_is_reported_with_its_instruction(path: Path) -> 
 
 
 def test_an_accelerator_that_another_driver_has_taken_is_left_alone(path: Path) -> None:
-    offset = REGISTER_MAP.offsets()[ADDRESS_REGISTERS["input"]]
+    offset = REGISTER_MAP.offsets()[OWNER_REGISTER]
     with faulty(path) as (session, device):
         write(session)
         at_read(device, 200, lambda: device.write_register(offset, 0x1000))
-        with pytest.raises(DeviceError, match=r"its input_address is 0x.*1000, not 0x.*open one driver at a time"):
+        with pytest.raises(DeviceError, match=r"its output_address is 0x.*1000, not 0x.*open one driver at a time"):
             write(session)
 
 

@@ -191,7 +191,7 @@ def test_a_second_driver_takes_the_device_over(device: FaultyDevice) -> None:
     acts: tuple[Callable[[], object], ...] = (lambda: first.commit(ids(1)), lambda: first.forward(ids(1)))
     for act in acts:
         with pytest.raises(
-            DeviceError, match=rf"{device.name} does not work for this driver any more: its input_address is"
+            DeviceError, match=rf"{device.name} does not work for this driver any more: its output_address is"
         ):
             act()
     is_right(second, 5, 6)
@@ -313,7 +313,7 @@ def test_injected_bus_errors_name_the_instruction(bus: SimulatedDevice, region: 
             address = int(str(caught.value).rpartition(" at ")[2].partition(";")[0], 16)
             assert faulty_region.address <= address < faulty_region.address + faulty_region.array.size
     bus.simulation.reset()
-    with pytest.raises(DeviceError, match=r"its input_address is 0x0, .*switched off"):
+    with pytest.raises(DeviceError, match=r"its output_address is 0x0, .*switched off"):
         driver.forward(ids(1, 2))
     driver.load()
     is_right(driver, 3, 4)

@@ -79,7 +79,7 @@ def test_a_commit_names_the_slots_that_move() -> None:
 @pytest.mark.parametrize(
     ("change", "failure"),
     [
-        ({"input_address": 0x6000}, 2),
+        ({"owner": 0x6000}, 2),
         ({"error_bit": DONE}, 3),
         ({"done_bit": 8}, 4),  # only other events, which clearing them sets
         ({"done_bit": 0, "committed_bit": 0}, 5),

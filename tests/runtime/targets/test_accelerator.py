@@ -215,7 +215,7 @@ def test_a_turn_that_fails_leaves_no_foreign_rows(target: ProgramTarget, monkeyp
         run(target, state, ids)
         state.commit(rows(4))
     expected = run(target, a, [9]).logits
-    real = target.driver.forward
+    real = target.driver.post
     for error in (DeviceError("a bus error"), KeyboardInterrupt()):
 
         def failing(*args: Any, error: BaseException = error, **options: Any) -> Any:
@@ -223,7 +223,7 @@ def test_a_turn_that_fails_leaves_no_foreign_rows(target: ProgramTarget, monkeyp
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(target.driver, "forward", failing)
+            patch.setattr(target.driver, "post", failing)
             with pytest.raises(type(error)):
                 run(target, b, [19])
         np.testing.assert_array_equal(run(target, a, [9]).logits, expected)

@@ -180,7 +180,7 @@ def test_an_impossible_address_is_refused(name: str, change: int) -> None:
     driver = run.verified.driver
     address = driver.registers.read(f"{name}_address")
     driver.registers.write(f"{name}_address", address ^ change)
-    failed(run, f"(an address is not a multiple .*{name}_address|input_address is) {address ^ change:#x}")
+    failed(run, f"(an address is not a multiple .*{name}_address|output_address is) {address ^ change:#x}")
     driver.reset()
     driver.registers.write(f"{name}_address", address)
     assert run.run([1, 2, 3], 2).tokens

@@ -24,7 +24,7 @@ ROW_BYTES, ITEM_BYTES = 4 * SLOTS, 4 * SLOTS
 PORTS, PORT_BYTES = 2, 8
 DONE, ERROR, COMMITTED = 1, 2, 4
 AT = {
-    "input_address_at": 0,
+    "owner_at": 0,
     "parameters_at": 8,
     "commit_slots_at": 12,
     "position_at": 16,
@@ -41,7 +41,7 @@ class Still:
 
     def __init__(self, **members: Any) -> None:
         self.registers = np.zeros(64, np.uint32)
-        self.registers[AT["input_address_at"] // 4] = 0x5000
+        self.registers[AT["owner_at"] // 4] = 0x5000
         self.registers[AT["counters_at"] // 4 :: 2][:6] = range(100, 106)
         self.embed, self.logits = np.zeros((SLOTS, WIDTH)), np.zeros((SLOTS, VOCAB), np.float32)
         self.positions, self.visible = np.arange(SLOTS, dtype=np.int64) + 7, np.arange(SLOTS, dtype=np.uint64) + 1
@@ -78,7 +78,7 @@ class Still:
             done_bit=DONE,
             error_bit=0,  # clearing the events sets their bits in memory that is no register
             committed_bit=COMMITTED,
-            input_address=0x5000,
+            owner=0x5000,
             input_bytes=self.input.size,
             port_bytes=PORT_BYTES,
             slots=SLOTS,
