@@ -58,19 +58,29 @@ def parts(family: str = "zynq-7000") -> Parts:
 
 
 def cases() -> dict[str, AcceleratorConfig]:
-    """Return the configurations whose options the default one has not: two models' on a KV260, and windows."""
+    """Return the configurations whose options the default one has not: two models' on a KV260, windows, and a rough head."""
     board, gemma = find_board("kv260"), shape_model(shape_graph(GEMMA_2_2B))
     return {
         "bonsai-1.7b": chosen(board, "bonsai-1.7b", None),
         "gemma-2-2b": config_for_board(gemma, board, others=all_boards()),
         "windows": replace(AcceleratorConfig(), context=4096, window=256),
+        "rough-head": replace(AcceleratorConfig(), taps=True, rough_head=True),
     }
 
 
 def option_parts(config: AcceleratorConfig) -> list[str]:
     """Return the parts that an option makes: those whose estimate is another one, or that are not there, without any."""
     without = replace(
-        config, shared=False, head_norms=False, post_norms=False, score_cap=False, gelu=False, scaling=False, window=0
+        config,
+        shared=False,
+        head_norms=False,
+        post_norms=False,
+        score_cap=False,
+        gelu=False,
+        scaling=False,
+        window=0,
+        taps=False,
+        rough_head=False,
     )
     plain = estimate(without).parts
     return [path for path, needs in estimate(config).parts.items() if needs != plain.get(path)]

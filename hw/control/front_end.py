@@ -178,11 +178,13 @@ class FrontEnd(CostedComponent):
         into = Signal(self._start_bits)  # from a run of keys to the first row that is read of its values, in a ring
         if self._config.ring:
             m.d.sync += into.eq(data.View(layout(Opcode.CACHE), now.bits).run + self.ring.start)
+        reading = Signal()  # the reads of a CACHE have begun, which is in its state only
+        m.d.comb += self.reads.valid.eq(reading)
         with m.Switch(state):
             with m.Case(_State.NEXT), m.If(steps[-1]):
                 self._decide(m, now.bits, kind, empty, bad | (begun & begins[-1]), skipped, origin, state, done)
             with m.Case(_State.CACHE):
-                self._cache(m, now.bits, cached, origin, into, state, done)
+                self._cache(m, now.bits, cached, origin, into, reading, state, done)
             with m.Case(_State.SLOT, _State.PLACE, _State.COPY):
                 self._copy(m, now.bits, origin, state, done)
         with m.If(self.restart):
@@ -248,19 +250,18 @@ class FrontEnd(CostedComponent):
         cached: tuple[Value, Value],
         origin: Value,
         into: Value,
+        reading: Signal,
         state: Signal,
         done: Value,
     ) -> None:
         """Issue the reads of keys and values; each has a next head, heads left, and heads left in its group."""
         view, reads = data.View(layout(Opcode.CACHE), bits), self.reads
-        begun = Signal()
         of_values = Signal()
         more = Signal()  # the run has another range, at its beginning
         keys, values = (_Heads(name, self._start_bits) for name in ("keys", "values"))
         heads, group = cached
         run_start = Mux(of_values, values.start, keys.start)
         m.d.comb += [
-            reads.valid.eq(begun),
             reads.p.start.eq(run_start),
             reads.p.beats.eq(self.parameters.cached),
             reads.p.destination.eq(Destination.KEYS_VALUES),
@@ -279,12 +280,12 @@ class FrontEnd(CostedComponent):
                 ]
             with m.Elif(view.ring):
                 m.d.comb += reads.p.beats.eq(self.ring.after)
-            with m.If(begun & reads.ready):
+            with m.If(reading & reads.ready):
                 m.d.sync += second.eq(more)
             with m.If(self.restart):
                 m.d.sync += second.eq(0)
-        with m.If(~begun):
-            m.d.sync += [begun.eq(1), of_values.eq(0)]
+        with m.If(~reading):
+            m.d.sync += [reading.eq(1), of_values.eq(0)]
             for run, start in ((keys, origin), (values, origin + view.run)):
                 m.d.sync += [run.start.eq(start), run.left.eq(heads), run.in_group.eq(group)]
             m.d.sync += [register.eq(first) for register, first in places]
@@ -300,9 +301,9 @@ class FrontEnd(CostedComponent):
                         m.d.sync += [run.in_group.eq(group), *(one.eq(one + (view.run << 1)) for one in starts)]
             with m.If(of_values & (values.left == 1)):
                 m.d.comb += done.eq(1)
-                m.d.sync += [begun.eq(0), state.eq(_State.NEXT)]
+                m.d.sync += [reading.eq(0), state.eq(_State.NEXT)]
         with m.If(self.restart):
-            m.d.sync += begun.eq(0)
+            m.d.sync += reading.eq(0)
 
     def _heads(self, m: Module, view: Any) -> tuple[Value, Value]:
         """Return the heads, and those of a group, where each stands for all that attend together.

@@ -33,6 +33,7 @@ KNOWN = {
     "bonsai-1.7b datapath.attention.queries",
     "gemma-2-2b datapath.attention.queries",
     "windows control",
+    "rough-head datapath.quantize.taps",
 }
 
 

@@ -196,7 +196,7 @@ class AcceleratorBench:
 
     def start(self, name: str) -> int:
         """Return the first byte of a buffer in the memory, by the observer's name of the buffer."""
-        return self.driver.registers.read(f"{name}_address") - ADDRESS
+        return self.driver.regions["cache" if name == "kv" else name].address - ADDRESS
 
     def pace(self, reads: float, writes: float) -> None:
         """Set the chance of a pause in each cycle of each channel.
