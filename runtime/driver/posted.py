@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edgedec.device_steps import ReadRegister, Step, Wait
+from edgedec.device_steps import Performer, ReadRegister, Step, Wait
 from edgedec.errors import DeviceError
 from edgedec.hw.isa.registers import COUNTS
 from edgedec.runtime.driver.operations import Operations
@@ -89,13 +89,16 @@ class PostedPasses:
             *registers.writes_of("interrupt_status", done=1, error=1, committed=1),
             *registers.reads(*_STATE),
         ]
-        waits, left, part = list[Step](), patience, _FIRST_SLICE_S
+        far = isinstance(operations.device, Performer)  # a look at the registers is a round trip then
+        slice_s = _LONGEST_SLICE_S if far else _FIRST_SLICE_S
+        left, part = patience, slice_s
+        waits: list[Step] = [Wait(min(part, left))] if far else []
         while len(self._running) > most:
             found = self._perform([*self._owned(), *waits, *look])[len(waits) :]
             status, queue = registers.values(found, *_STATE)
             fields = registers.set_fields("status", status)
             if self._count(queue):
-                left, part = patience, _FIRST_SLICE_S
+                left, part = patience, slice_s
             elif waits:
                 left, part = left - part, min(2 * part, _LONGEST_SLICE_S)
             if "error" in fields:
