@@ -373,7 +373,7 @@ def test_a_pass_may_request_no_logits(target: Target) -> None:
     state, second_state = target.open(LIMITS), target.open(LIMITS)
     result = run(target, state, [5, 6, 7], logits=rows(0))
     assert result.logits.shape == (0, 101)
-    assert result.seconds > 0
+    assert result.seconds > 0 or target.info.overlaps  # such a pass may still run if the host is free
     run(target, second_state, [5, 6, 7])
     for state_ in (state, second_state):
         state_.commit(rows(3))

@@ -124,7 +124,7 @@ Act = Callable[[Driver], object]
         (lambda driver: driver.device.wait(0.5), "has .*, but the host made a wait of 0.5 s"),
         (
             lambda driver: driver.regions["output"].fetched(8),
-            "the host made an invalidate of buffer 4, 8 bytes from 0 on",
+            "the host made an invalidate of buffer 7, 8 bytes from 0 on",
         ),
         (
             lambda driver: driver.forward(ids(7, 14, 21, 28)),
