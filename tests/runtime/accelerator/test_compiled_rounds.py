@@ -31,23 +31,11 @@ from edgedec.runtime.session.answer import Answer
 from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets.accelerator import ProgramTarget
 from edgedec.schemes import FloatWeight, TernaryWeight
+from tests.runtime.accelerator.support.tiny_config import CONFIG
 from tests.runtime.driver.support.fake_faulty_device import FaultyDevice
 
 pytestmark = pytest.mark.skipif(loop.load() is None, reason="the loop's library was not built (no C++ compiler)")
 
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "vocab_size": 48,
-    "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
 OPTIONS = AcceleratorOptions(overrides={"slots": 8})
 GREEDY = SamplingConfig(temperature=0)
 PROMPT = np.array(([5, 9, 12, 7] * 5)[:18], np.int32)

@@ -33,20 +33,8 @@ from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets.accelerator import ProgramTarget
 from tests.edgedec.reference.integer_profile.support.make_models import tiny
+from tests.runtime.accelerator.support.tiny_config import CONFIG
 
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "vocab_size": 48,
-    "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
 LIMITS = Limits(nodes=4, depth=3, positions=64)
 CANDIDATES = 5
 GREEDY = SamplingConfig(temperature=0)
