@@ -49,11 +49,12 @@ _RESULTS = (
 _MOST_COLUMNS = 1 << 16  # columns of all query heads
 _MOST_RUN = (1 << 24) - 1  # beats of a run, limited by an instruction's field
 # Members of later versions, whose default is that the feature is missing.
-_LATER = ("window", "shared", "head_norms", "post_norms", "score_cap", "gelu", "taps", "rough_head")
+_LATER = ("window", "shared", "head_norms", "post_norms", "score_cap", "gelu", "taps", "rough_head", "sequences")
 _RANGES = (  # members with their least and largest values
     ("beat_bytes", 4, 64),
     ("ports", 1, 4),
     ("slots", 1, 8),
+    ("sequences", 1, 8),
     ("tile_rows", ROWS, (1 << 16) - 1),
     ("context", 1, 1 << 16),
     ("window", 0, 1 << 16),
@@ -80,6 +81,8 @@ class AcceleratorConfig:
             columns, an int8 beat one row of as many.
         ports: number of AXI read ports that share a beat, 1, 2 or 4; each has beat_bytes / ports bytes, at least 4.
         slots: largest number of tokens of a pass, 1 to 8; all share the weight stream.
+        sequences: largest number of sequences that the tokens of a pass belong to, up to ``slots``; their positions share
+            ``context``. More than one excludes rings (``window``).
         tile_rows: rows whose partial sums are kept at once, a multiple of 5, at most 65,535.
         context: positions of the key and value cache; a head's keys have fewer than 2^24 beats.
         window: largest window of a layer whose keys and values are kept in a ring, at least 2; 0: all layers keep all
@@ -116,6 +119,7 @@ class AcceleratorConfig:
     beat_bytes: int = 64
     ports: int = 4
     slots: int = 8
+    sequences: int = 1
     tile_rows: int = 1280
     context: int = 1024
     window: int = 0
@@ -155,6 +159,13 @@ class AcceleratorConfig:
             raise UsageError(f"burst_beats must be a power of two, not {self.burst_beats!r}")
         if self.window == 1:  # no committed position would be read
             raise UsageError("window must be 0, or 2 at least, not 1")
+        if self.sequences > self.slots:
+            raise UsageError(f"sequences must be at most slots {self.slots}, not {self.sequences!r}")
+        if self.sequences > 1 and self.window:
+            raise UsageError(
+                f"rings hold one sequence, so window must be 0 with sequences {self.sequences}, not {self.window}: set "
+                "window=0, which keeps all rows, or sequences=1"
+            )
         if self.tile_rows % ROWS:
             raise UsageError(f"tile_rows must be a multiple of {ROWS}, not {self.tile_rows!r}")
         if self.head_dim % 2:
@@ -278,7 +289,7 @@ class AcceleratorConfig:
         A member that says that a later feature is missing is left out, so that earlier programs keep their hash.
         """
         members = asdict(self)
-        later = [name for name in _LATER if not members[name]]
+        later = [one.name for one in fields(self) if one.name in _LATER and members[one.name] == one.default]
         for name in ("clock_hz", "ultra", "burst_beats", "inputs", *later):
             del members[name]
         digest = hashlib.sha256(json.dumps(members, sort_keys=True).encode()).digest()

@@ -15,6 +15,7 @@ from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import READ_BURSTS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Instruction, Opcode, When
+from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.hw.isa.striping import physical_address
 from edgedec.sim.ddr.library import FOLDER
 from edgedec.sim.ddr.memory import DdrMemory
@@ -136,10 +137,8 @@ class Traffic:
             if one.opcode == Opcode.READ:
                 starts.append(self._places["image" if one["base"] == Base.IMAGE else "input"] + one["start"])
             elif one.opcode == Opcode.CACHE and case.committed:
-                starts += [
-                    self._places["cache"] + start
-                    for start, _ in run_ranges(one, self._config, case.slots, case.committed)
-                ]
+                rows = [SequenceRows(slots=case.slots, committed=case.committed)]
+                starts += [self._places["cache"] + start for start, _ in run_ranges(one, self._config, rows)]
         return starts
 
     def _writes(self, case: PassCase) -> Iterator[Write]:

@@ -49,7 +49,7 @@ def find_fault(instructions: Iterable[tuple[int, Instruction]], config: Accelera
     These are: a gate whose activation replaces that of an earlier gate, whose unit may still have values of it; a piece of a
     vector that has another sink than its first one, or says something else of the vector; ``start`` of a RESIDUAL that is
     not where the piece before ended, or is past the residual; ``tied`` planes without ``rough_head``; and more ``sinks``
-    than positions, or any in a ring, of which the accelerator ignores the upper bits.
+    than positions, of which the accelerator ignores the upper bits, or any in a ring or with several ``sequences``.
 
     Args:
         instructions: ``executed`` of a program.
@@ -73,6 +73,8 @@ def _attend_fault(one: Instruction, config: AcceleratorConfig) -> str | None:
         return f"has sinks={one['sinks']}, and the accelerator {config.context} positions"
     if one["ring"] and one["sinks"]:
         return f"has sinks={one['sinks']} in a ring, which keeps no first positions"
+    if one["sinks"] and config.sequences > 1:
+        return f"has sinks={one['sinks']}, and the accelerator has none with several sequences"
     return None
 
 

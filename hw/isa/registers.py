@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 IDENTITY = int.from_bytes(b"edec", "little")  # value of the identity register
-MAP_VERSION = 3  # version of this map; a driver refuses any other
+MAP_VERSION = 4  # version of this map; a driver refuses any other
 BOARD_OFFSET = 0x800  # first byte of the registers of what stands beside the accelerator
 PHASES_OF_A_CYCLE = 4  # phases of a cycle of an SDRAM's clock at which its data may be captured
 CAPTURE_PHASES = 4 * PHASES_OF_A_CYCLE  # phases of BOARD_REGISTER_MAP's memory_phase
@@ -51,7 +51,7 @@ ERROR_CAUSES: Mapping[int, str] = {
     Cause.CONFIGURATION: "the program is of another configuration",
     Cause.CUT_SHORT: "the program is cut short",
     Cause.DESCRIPTOR: "a descriptor is out of range",
-    Cause.SLOTS: "no slots, or too many",
+    Cause.SLOTS: "no slots, or too many of them or of sequences",
     Cause.POSITION: "a position is past the cache",
     Cause.READ: "a read was answered with an error",
     Cause.WRITE: "a write was answered with an error",
@@ -180,7 +180,11 @@ REGISTER_MAP = RegisterMap(
             access=Access.READ_WRITE,
             fields=(
                 Field(name="slots", bits=4, description="Tokens of the pass, 1 to the configuration's slots."),
-                Field(name="committed", bits=20, description="Positions of the cache that all tokens see."),
+                Field(
+                    name="committed",
+                    bits=20,
+                    description="Positions of the cache that the tokens of the first sequence see.",
+                ),
                 Field(name="logits", bits=2, description="0: no logits, 1: the likeliest, 2: whole rows as well."),
             ),
             description="Parameters of the next pass.",
@@ -269,6 +273,29 @@ REGISTER_MAP = RegisterMap(
         _counter("blocked", 0x0D8, "Cycles in which a result waited for the write port."),
         _counter("dependency", 0x0E0, "Cycles in which a beat waited for an earlier result."),
         _counter("descriptors", 0x0E8, "Descriptors that ended."),
+        Register(
+            name="sequence_begins",
+            offset=0x0F0,
+            access=Access.READ_WRITE,
+            fields=_number(SLOTS, "One bit for each slot."),
+            description="Slots that belong to another sequence than the slot before, from the second one on.",
+        ),
+        Register(
+            name="sequence_group",
+            offset=0x100,
+            access=Access.READ_WRITE,
+            fields=_number(20, "Number of a group of positions."),
+            description="First group, in each run of the cache, of the rows of each sequence; a commit has one sequence.",
+            count=SLOTS,
+        ),
+        Register(
+            name="later_committed",
+            offset=0x120,
+            access=Access.READ_WRITE,
+            fields=_number(20, "Positions of the cache."),
+            description="Positions that the tokens of each sequence after the first see.",
+            count=SLOTS - 1,
+        ),
     ),
 )
 

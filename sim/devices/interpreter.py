@@ -17,6 +17,7 @@ from edgedec.device import Kind, LoopAccess
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.config import PASSES_AHEAD, AcceleratorConfig
 from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause
+from edgedec.hw.isa.sequences import sequences_of
 from edgedec.sim.interpreter.device_run import DeviceBuffer, PassOutcome, PassRequest, Runner
 from edgedec.sim.machine.register_file import RegisterFile
 
@@ -156,7 +157,9 @@ class InterpreterDevice:
             raise UsageError("a commit of no slots (register commit_slots is 0) has nothing to move; leave it out")
         if not self._requests:
             self._cycles = 0
-        fields = {name: registers.field(REGISTER_MAP["pass_parameters"], name) for name in _PASS_FIELDS}
+        slots, committed, logits = (registers.field(REGISTER_MAP["pass_parameters"], name) for name in _PASS_FIELDS)
+        begins = 0 if commits else registers["sequence_begins"]
+        places = (registers.values[name] for name in ("sequence_group", "later_committed"))
         request = PassRequest(
             commits=commits,
             addresses={name: registers[f"{name}_address"] for name in ("program", "image", "kv", "input", "output")},
@@ -164,7 +167,9 @@ class InterpreterDevice:
             accepted=registers["commit_slots"],
             positions=tuple(registers.values["position"]),
             masks=tuple(registers.values["mask"]),
-            **fields,
+            slots=slots,
+            logits=logits,
+            sequences=sequences_of(slots, committed, begins, *places),
         )
         self._requests.append(request)
         if len(self._requests) > 1 + PASSES_AHEAD:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,23 @@ from numpy.typing import NDArray
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Instruction
 from edgedec.hw.isa.kv_layout import KvLayout
+from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, normalize16, round_shift, saturate
 from edgedec.reference.integer_profile.ops.attention import capped_scores
 from edgedec.reference.integer_profile.tables import EXP2_LAST, ROTARY_FRACTION_BITS, exp2_negative
 from edgedec.sim.interpreter.streams import integers
 
-__all__ = ["HeadConstants", "KvMemory", "attended", "coded", "rotated", "run_order", "run_ranges", "visible"]
+__all__ = [
+    "HeadConstants",
+    "KvMemory",
+    "attended",
+    "coded",
+    "past_cache",
+    "rotated",
+    "run_order",
+    "run_ranges",
+    "visible",
+]
 
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
@@ -61,18 +72,25 @@ def run_order(heads: int) -> Iterator[tuple[int, int]]:
     yield heads - 1, 1
 
 
-def run_ranges(of: Instruction, config: AcceleratorConfig, slots: int, committed: int) -> Iterator[tuple[int, int]]:
+def run_ranges(of: Instruction, config: AcceleratorConfig, parts: Sequence[SequenceRows]) -> Iterator[tuple[int, int]]:
     """Yield the first beat in the cache and the beats of each range that a CACHE reads in a pass.
 
     Args:
-        slots: tokens of the pass.
-        committed: positions before it.
+        parts: the sequences of the pass; the rows of one with a ring begin with the run.
     """
-    together = config.together(of["group"], slots)
+    together = config.together(of["group"], sum(part.slots for part in parts))
     for head, part in run_order(of["heads"] // together):
         start = of["start"] + (2 * (head * together // of["group"]) + part) * of["run"]
-        for first, beats in config.cache_rows(of["ring"]).ranges(committed):
-            yield start + first, beats
+        for sequence in parts:
+            for first, beats in config.cache_rows(of["ring"]).ranges(sequence.committed):
+                yield start + sequence.group * config.kv_layout.chunks + first, beats
+
+
+def past_cache(parts: Sequence[SequenceRows], config: AcceleratorConfig) -> bool:
+    """Return whether a pass writes or reads past the positions of a cache: in memory, or of the scores of a head."""
+    layout, context = config.kv_layout, config.context
+    scored = sum(layout.groups(part.committed) for part in parts)
+    return scored > layout.groups(context) or any(part.row(layout, part.slots) > context for part in parts)
 
 
 class KvMemory:
@@ -105,18 +123,22 @@ class KvMemory:
         return self._beats[first : first + self._layout.chunks, place * chunk : (place + 1) * chunk]
 
 
-def visible(committed: range, positions: I64, mask: NDArray[np.bool_], window: int, sinks: int) -> NDArray[np.bool_]:
-    """Return the positions that each slot sees, bool [n, committed + n].
+def visible(
+    committed: Sequence[tuple[int, range]], positions: I64, mask: NDArray[np.bool_], window: int, sinks: int
+) -> NDArray[np.bool_]:
+    """Return the positions that each slot sees, bool [n, t + n], with all t committed positions that are read.
 
-    A slot sees all committed positions and the slots of its mask. A window hides those that are further back, except the
-    first ``sinks`` positions.
+    A slot sees all committed positions of its sequence and the slots of its mask. A window hides those that are further
+    back, except the first ``sinks`` positions.
 
     Args:
-        committed: committed positions that are read.
+        committed: for each sequence, the number of its slots, and its committed positions that are read.
     """
-    seen = np.concatenate([np.ones((len(mask), len(committed)), np.bool_), mask], axis=1)
+    sequence = np.repeat(np.arange(len(committed)), [slots for slots, _ in committed])  # of each slot
+    read = np.repeat(np.arange(len(committed)), [len(of) for _, of in committed])  # of each committed position
+    seen = np.concatenate([sequence[:, None] == read, mask], axis=1)
     if window:
-        at = np.concatenate([np.array(committed, np.int64), positions])
+        at = np.concatenate([*(np.array(of, np.int64) for _, of in committed), positions])
         seen &= (at > positions[:, None] - window) | (at < sinks)
     return seen
 

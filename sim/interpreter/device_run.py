@@ -17,8 +17,10 @@ from edgedec.hw.compiler.ternary_image import DamagedWeightsError
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, MAGIC, Base, Instruction, Opcode, Sink, When, unpack
 from edgedec.hw.isa.registers import Cause
+from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.hw.isa.striping import block_bytes, stripe, unstripe
 from edgedec.sim.interpreter import Interpreter
+from edgedec.sim.interpreter.attention import past_cache
 
 __all__ = ["DeviceBuffer", "PassOutcome", "PassRequest", "Runner"]
 
@@ -44,13 +46,17 @@ class DeviceBuffer:
 
 @dataclass(frozen=True, kw_only=True)
 class PassRequest:
-    """A pass or a commit: the parameters that a doorbell takes from the registers, by their names there."""
+    """A pass or a commit: the parameters that a doorbell takes from the registers, by their names there.
+
+    Members:
+        sequences: the sequences of a pass, or that of a commit; None if the registers contradict each other.
+    """
 
     commits: bool
     addresses: Mapping[str, int]
     program_bytes: int
     slots: int
-    committed: int
+    sequences: tuple[SequenceRows, ...] | None
     logits: int
     accepted: int
     positions: Sequence[int]
@@ -121,9 +127,12 @@ class Runner:
         block, slots = block_bytes(self._config.ports), self._config.slots
         if any(address % block or address >> ADDRESS_BITS for address in request.addresses.values()):
             raise _FaultError(Cause.ADDRESS)
+        parts, most = request.sequences, self._config.sequences
         if not 1 <= request.slots <= slots or (request.commits and request.accepted >> request.slots):
             raise _FaultError(Cause.SLOTS)
-        if request.committed + request.slots > self._config.context:
+        if parts is None or len(parts) > most or (most == 1 and parts[0].group):
+            raise _FaultError(Cause.SLOTS)
+        if past_cache(parts, self._config):
             raise _FaultError(Cause.POSITION)
 
     def _at(self, address: int, cause: Cause = Cause.READ) -> tuple[DeviceBuffer, U8]:
@@ -264,17 +273,19 @@ class Runner:
 
     def _run(self, request: PassRequest, loaded: _Loaded) -> None:
         """Run a request. Memory is written at the end, so that a run that Ctrl-C interrupted can be repeated."""
-        interpreter = loaded.interpreter
+        assert request.sequences is not None, "the request was checked"
+        interpreter, first = loaded.interpreter, request.sequences[0]
         ends = accumulate(part.size for part in loaded.cache)
         parts = [(part, interpreter.cache[end - part.size : end]) for part, end in zip(loaded.cache, ends, strict=True)]
         for part, rows in parts:
             rows[:] = self._logical(part)
         try:
             if request.commits:
-                interpreter.commit(request.committed, request.accepted)
+                interpreter.commit(first.committed, request.accepted, first.group)
             else:
                 interpreter.input[:] = self._logical(self._at(request.addresses["input"])[1])
-                interpreter.run_pass(request.slots, request.committed, request.masks, request.positions, request.logits)
+                parameters = (request.slots, first.committed, request.masks, request.positions, request.logits)
+                interpreter.run_pass(*parameters, sequences=request.sequences)
         except DamagedWeightsError as error:
             raise _FaultError(Cause.WEIGHT, interpreter.at) from error
         except BundleError as error:
@@ -323,7 +334,9 @@ def traffic(program: Program, request: PassRequest) -> tuple[int, int]:
             beats += one["beats"]
         elif one.opcode == Opcode.CACHE:
             runs = 2 * one["heads"] // config.together(one["group"], request.slots)
-            beats += runs * config.cache_rows(one["ring"]).beats(request.committed)
+            beats += runs * sum(
+                config.cache_rows(one["ring"]).beats(part.committed) for part in request.sequences or ()
+            )
         descriptors += one.opcode in _COMMANDS
     return beats, descriptors
 

@@ -14,6 +14,7 @@ from edgedec.errors import BundleError
 from edgedec.hw.config import HEAD_NORM_ITEMS, ROWS, AcceleratorConfig, head_gains, row_gains
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, Source
 from edgedec.hw.isa.output_layout import ROWS_OFFSET
+from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.reference.integer_profile.head import sum_of_exponentials
 from edgedec.reference.integer_profile.numbers import CODE_BITS, I64, WIDE_BITS, clamp_shift, round_shift, saturate
 from edgedec.reference.integer_profile.ops.attention import QUERY_BITS
@@ -49,18 +50,21 @@ class PassRegisters:
     """The parameters of a pass.
 
     Members:
-        slots: number of tokens.
-        committed: number of positions in the cache before the pass.
+        parts: the sequences whose tokens it has, and their positions in the cache before it.
         mask: bool [slots, slots]; row i has the slots that slot i sees.
         positions: position of each slot in the text.
         logits: 0 for none, 1 for the best, 2 for whole rows as well.
     """
 
-    slots: int
-    committed: int
+    parts: tuple[SequenceRows, ...]
     mask: NDArray[np.bool_]
     positions: I64
     logits: int
+
+    @property
+    def slots(self) -> int:
+        """Number of tokens."""
+        return len(self.mask)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,7 +355,7 @@ class Units:
         needed = {
             Destination.FACTORS: heads,
             Destination.SCALES: heads * config.head_dim,
-            Destination.KEYS_VALUES: runs * rows.beats(at.committed),
+            Destination.KEYS_VALUES: runs * sum(rows.beats(part.committed) for part in at.parts),
         }
         if any(len(self._fifos[destination]) < count for destination, count in needed.items()):
             return False
@@ -368,7 +372,7 @@ class Units:
         for short, codes in zip(("q12", "k8", "v8"), (queries, *own), strict=True):
             self._trace(f"{job.name}.{short}", codes)
         keys, values = self._all_rows(of, own)
-        committed = range(rows.first(at.committed), at.committed)
+        committed = [(part.slots, range(rows.first(part.committed), part.committed)) for part in at.parts]
         seen = visible(committed, at.positions, at.mask, of["window"], of["sinks"])
         out = attended(job.name, queries, keys, values, seen, constants, self._trace)
         self._trace(job.name, out)
@@ -379,22 +383,22 @@ class Units:
     def _all_rows(self, of: Instruction, own: list[I64]) -> tuple[I64, I64]:
         """Return the keys and the values of every query head, those of the cache first: [heads, t, head_dim]."""
         kept = self._config.cache_rows(of["ring"])
-        beats, committed = kept.beats(self._at.committed), self._at.committed - kept.first(self._at.committed)
         by_run: dict[tuple[int, int], Any] = {}
         together = self._config.together(of["group"], self._at.slots)
         for head, part in run_order(of["heads"] // together):
-            rows = np.zeros((0, self._config.head_dim), np.int64)
-            if committed:
-                rows = self._cache.rows(self._take(Destination.KEYS_VALUES, beats), committed).astype(np.int64)
-            by_run[head, part] = np.concatenate([rows, own[part][:, head * together // of["group"]]])
+            rows = [np.zeros((0, self._config.head_dim), np.int64)]
+            for sequence in self._at.parts:
+                if beats := kept.beats(sequence.committed):
+                    read = sequence.committed - kept.first(sequence.committed)
+                    rows.append(self._cache.rows(self._take(Destination.KEYS_VALUES, beats), read).astype(np.int64))
+            by_run[head, part] = np.concatenate([*rows, own[part][:, head * together // of["group"]]])
         keys, values = (np.stack([by_run[head // together, part] for head in range(of["heads"])]) for part in (0, 1))
         return keys, values
 
     def _write(self, of: Instruction, own: list[I64]) -> None:
-        """Write the keys and values of the pass into the cache; slot i has position committed + i."""
-        places = [
-            self._config.cache_rows(of["ring"]).place(self._at.committed + slot) for slot in range(self._at.slots)
-        ]
+        """Write the keys and values of the pass into the cache, each after the committed positions of its sequence."""
+        kept, layout = self._config.cache_rows(of["ring"]), self._config.kv_layout
+        places = [kept.place(part.row(layout, slot)) for part in self._at.parts for slot in range(part.slots)]
         for part, codes in enumerate(own):
             for head in range(codes.shape[1]):
                 start = of["start"] + (2 * head + part) * of["run"]

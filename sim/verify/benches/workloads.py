@@ -18,6 +18,7 @@ from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When
+from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
 from edgedec.reference.integer_profile.model import prepare_graph
 from edgedec.reference.integer_profile.numbers import I64
@@ -280,7 +281,7 @@ def readings(program: Program, committed: int, logits: int, *, slots: int = 1) -
             )
         elif of.opcode == Opcode.CACHE and committed:
             where: dict[str, Any] = {"buffer": "kv", "serves": last[Opcode.ATTEND]}
-            for start, beats in run_ranges(of, program.config, slots, committed):
+            for start, beats in run_ranges(of, program.config, [SequenceRows(slots=slots, committed=committed)]):
                 where |= {"start": start, "beats": beats}
                 ranges.append(ReadRange(index=index, destination=Destination.KEYS_VALUES, **where))
         else:

@@ -13,6 +13,7 @@ from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_check import executed as executed_by_pass
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import FIELDS, SIGNED, Destination, Instruction, Opcode, Sink, Source, When
+from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.sim.interpreter.device_run import PassRequest, traffic
 
 __all__ = [
@@ -122,7 +123,7 @@ class RandomStream:
             addresses={},
             program_bytes=len(self.program.code),
             slots=self.slots,
-            committed=self.committed,
+            sequences=(SequenceRows(slots=self.slots, committed=self.committed),),
             logits=self.logits,
             accepted=self.accepted,
             positions=self.positions,

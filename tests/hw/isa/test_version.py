@@ -46,6 +46,7 @@ ISA_DIGESTS = {
 MAP_DIGESTS = {
     2: "4d4d65597498bb5a4d39e9f0e1beb60c3abd442fcbf48d36c9d4687477881000",
     3: "baa123531d50142e39fd562891e44a1bec9512ab8651dc8edaab917a12cad434",
+    4: "66140a8a04a638c4f3edf6ef238ae315da14b031f5800aad4ff3d3f7729c7898",
 }  # digest of each version of the register maps
 
 

@@ -108,7 +108,7 @@ def test_a_damaged_weight_names_the_last_instruction_and_the_next_step() -> None
     )
 
 
-@pytest.mark.parametrize(("name", "expected"), [("identity", "0x63656465"), ("version", "0x3")])
+@pytest.mark.parametrize(("name", "expected"), [("identity", "0x63656465"), ("version", "0x4")])
 def test_another_device_on_the_bus_is_refused(name: str, expected: str) -> None:
     registers = Registers(0, 0)
     registers.values[REGISTER_MAP[name].offset] = 0xDEADBEEF

@@ -15,6 +15,7 @@ from edgedec.bundle.bundle import Bundle
 from edgedec.errors import BundleError, UsageError
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode
+from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.quantize.calibration import sample_ids
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
@@ -92,7 +93,9 @@ def test_heads_that_attend_together_equal_the_profile(slots: int) -> None:
     for now, less in ((1, runs // 2), (slots, 0)):
         machines = [Interpreter(program) for program in (shared, alone)]
         cache = next(one for one in shared.instructions if one.opcode == Opcode.CACHE)
-        ours, theirs = (list(run_ranges(cache, machine.config, now, 9)) for machine in machines)
+        ours, theirs = (
+            list(run_ranges(cache, machine.config, [SequenceRows(slots=now, committed=9)])) for machine in machines
+        )
         assert len(theirs) - len(ours) == less
 
 

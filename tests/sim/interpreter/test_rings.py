@@ -12,6 +12,7 @@ import pytest
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.config import RING_SLACK
 from edgedec.hw.isa.instructions import Opcode
+from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.sim.interpreter.device_run import PassRequest, traffic
 from tests.edgedec.reference.integer_profile.support.make_models import VOCAB, prepared, tiny
@@ -73,8 +74,8 @@ def test_the_cache_and_its_traffic_shrink() -> None:
 
     def beats(program: Any, committed: int) -> int:
         request = PassRequest(
-            commits=False, addresses={}, program_bytes=0, slots=1, committed=committed, logits=1, accepted=0,
-            positions=(), masks=(),
+            commits=False, addresses={}, program_bytes=0, slots=1, logits=1, accepted=0, positions=(), masks=(),
+            sequences=(SequenceRows(slots=1, committed=committed),),
         )  # fmt: skip
         return traffic(program, request)[0]
 
