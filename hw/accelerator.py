@@ -12,11 +12,11 @@ from edgedec.hw.blocks.stamp import stamp
 from edgedec.hw.config import ADDRESS_BITS, READ_BURSTS, AcceleratorConfig
 from edgedec.hw.control.command_processor import CommandProcessor
 from edgedec.hw.control.counters import CounterBlock
-from edgedec.hw.control.pass_queue import ADDRESSES
+from edgedec.hw.control.pass_queue import ADDRESSES, of_several
 from edgedec.hw.control.register_block import RegisterBlock
 from edgedec.hw.datapath import TRACED, Datapath
 from edgedec.hw.isa.register_map import SLOTS
-from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP
+from edgedec.hw.isa.registers import COUNTS, registers_of
 from edgedec.hw.logits.result_writer import ResultWriter
 from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite, beats_log2
 from edgedec.hw.memory.cache_writer import CacheWriter
@@ -61,7 +61,7 @@ class Accelerator(CostedComponent):
 
     def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
         self._config, self._trace, self.burst_beats = config, trace, config.burst_beats
-        self._registers = RegisterBlock(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
+        self._registers = RegisterBlock(register_map=registers_of(config.sequences), address_bits=REGISTER_ADDRESS_BITS)
         self._processor = CommandProcessor(config, address_bits=ADDRESS_BITS)
         self.prefetcher = Prefetcher(
             beat_bytes=config.beat_bytes,
@@ -135,6 +135,17 @@ class Accelerator(CostedComponent):
         self._parameters(m, control, datapath, cache, writer)
         if self._config.ring:
             m.d.comb += [datapath.parameters.ring_first.eq(control.ring.first), cache.place.eq(control.ring.place)]
+        if self._config.sequences > 1:
+            places = control.places
+            m.d.comb += [
+                cache.rows.eq(places.rows),
+                datapath.parameters.committed.eq(places.total),  # in the place of the first sequence's
+                *(
+                    datapath.parameters[name][slot].eq(places[name][slot])
+                    for name in ("first", "ends")
+                    for slot in range(self._config.slots)
+                ),
+            ]
         self._control(m, registers, control, prefetcher, datapath, cache, writer)
         self._flush(m, control, prefetcher, writer)
         self._count(m, registers, control, prefetcher, cache, datapath)
@@ -206,6 +217,12 @@ class Accelerator(CostedComponent):
             control.accepted.eq(registers.commit_slots),
             *(control.position[slot].eq(registers.position[slot]) for slot in range(SLOTS)),
             *(control.mask[slot].eq(registers.mask[slot]) for slot in range(SLOTS)),
+            control.sequence_begins.eq(registers.sequence_begins),
+            *(
+                getattr(control, name)[at].eq(getattr(registers, name)[at])
+                for name, count in of_several(self._config).items()
+                for at in range(count)
+            ),
             registers.queue_ended.eq(control.ended),
             registers.queue_waiting.eq(control.waiting),
             control.idle.eq(datapath.idle),

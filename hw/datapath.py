@@ -11,6 +11,7 @@ from edgedec.hw.attention.attention_path import AttentionPath
 from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.parts import head_factor
 from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.attention.seen_positions import seen_positions
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.instruction_layouts import layout, optional
@@ -47,6 +48,7 @@ def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
 
     ``mask`` [row][slot] says which slots of the same pass a row sees; ``rows_wanted`` asks for whole rows of logits.
     ``ring_first`` is the first committed position that is read of layers with a ring, only if there are such.
+    ``first`` and ``ends``, only with several sequences: the positions of each slot's sequence among the ``committed`` ones.
     """
     per_slot = config.slots
     return data.StructLayout(
@@ -57,6 +59,11 @@ def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
             "mask": data.ArrayLayout(unsigned(per_slot), per_slot),
             "rows_wanted": 1,
             **({"ring_first": unsigned(20)} if config.ring else {}),
+            **(
+                {name: data.ArrayLayout(unsigned(20), per_slot) for name in ("first", "ends")}
+                if config.sequences > 1
+                else {}
+            ),
         }
     )
 
@@ -89,14 +96,7 @@ class Datapath(CostedComponent):
         self._config, self._trace = config, trace
         slots, size = config.slots, config.beat_bytes
         self._logits = LogitsPath(slots=slots, top_k=config.top_k, port_bytes=config.port_bytes)
-        heads = HeadShape(
-            beat_bytes=size,
-            head_dim=config.head_dim,
-            chunk=config.chunk,
-            slots=slots,
-            context=config.context,
-            lanes=config.softmax_lanes,
-        )
+        self._heads = heads = HeadShape.of(config)
         self._attention = AttentionPath(
             heads,
             query_columns=config.heads * config.head_dim,
@@ -187,7 +187,7 @@ class Datapath(CostedComponent):
 
     def _glue(self) -> Resources:
         """Queues of instructions, the choice among the sources of a vector, what each row sees, the scales of logits."""
-        slots, seen = self._config.slots, visibility(self._config.slots, self._config.context).size
+        slots, seen = self._config.slots, visibility(self._heads).size
         queues = small_queue(layout(Opcode.MATRIX).size, MATRICES_AHEAD) + small_queue(
             layout(Opcode.VECTOR).size, VECTORS_AHEAD
         )
@@ -338,7 +338,8 @@ class Datapath(CostedComponent):
     def _attend(self, m: Module) -> None:
         """Pass ATTEND to attention and to the cache's writer, with the positions that each row sees."""
         source, item, path, now = self.attends, self.attends.p, self._attention, self.parameters
-        visible = Signal(visibility(self._config.slots, self._config.context))
+        taken = source.valid & source.ready
+        visible = seen_positions(m, self._heads, item, now, taken, rings=self._config.ring is not None)
         m.d.comb += [
             path.attends.p.heads.eq(item.heads),
             path.attends.p.group.eq(item.group),
@@ -349,25 +350,14 @@ class Datapath(CostedComponent):
             *(self.layers.p[name].eq(item[name]) for name in ("start", "run", "kv_heads", "ring")),
             path.visibility.eq(visible),
         ]
-        # Attention counts from the first position that is read of the cache.
-        first = Mux(item.ring, now.ring_first, 0) if self._config.ring else 0
         if self._config.score_cap:
             cap = Signal(head_factor())
             m.d.comb += path.cap.eq(cap)
-            with m.If(source.valid & source.ready):
+            with m.If(taken):
                 m.d.sync += [
                     cap.factor.eq(optional(Opcode.ATTEND, item, "cap_factor")),
                     cap.shift.eq(optional(Opcode.ATTEND, item, "cap_shift")),
                 ]
-        with m.If(source.valid & source.ready):
-            m.d.sync += [
-                *(visible.committed.eq(now.committed - first), visible.own.eq(now.slots)),
-                visible.sinks.eq(item.sinks),
-            ]
-            for slot in range(self._config.slots):
-                hidden = now.positions[slot] + 1 - item.window - first
-                none = (item.window == 0) | (now.positions[slot] < item.window)
-                m.d.sync += [visible.first[slot].eq(Mux(none, 0, hidden)), visible.mask[slot].eq(now.mask[slot])]
         connect(m, path.new_keys, flipped(self.new_keys))
         connect(m, path.new_values, flipped(self.new_values))
         m.d.comb += [

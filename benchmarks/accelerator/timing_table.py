@@ -58,12 +58,13 @@ def parts(family: str = "zynq-7000") -> Parts:
 
 
 def cases() -> dict[str, AcceleratorConfig]:
-    """Return the configurations whose options the default one has not: two models' on a KV260, windows, and a rough head."""
+    """Return the configurations whose options the default one has not: two models' on a KV260, windows, others."""
     board, gemma = find_board("kv260"), shape_model(shape_graph(GEMMA_2_2B))
     return {
         "bonsai-1.7b": chosen(board, "bonsai-1.7b", None),
         "gemma-2-2b": config_for_board(gemma, board, others=all_boards()),
         "windows": replace(AcceleratorConfig(), context=4096, window=256),
+        "sequences": replace(AcceleratorConfig(), context=4096, sequences=8),
         "rough-head": replace(AcceleratorConfig(), taps=True, rough_head=True),
     }
 
@@ -81,6 +82,7 @@ def option_parts(config: AcceleratorConfig) -> list[str]:
         window=0,
         taps=False,
         rough_head=False,
+        sequences=1,
     )
     plain = estimate(without).parts
     return [path for path, needs in estimate(config).parts.items() if needs != plain.get(path)]

@@ -63,7 +63,7 @@ class AttentionPath(CostedComponent):
         attends: In(stream attend()). Numbers of heads.
         factors: In(stream head_factor()). One item per query head; taken in advance.
         cap: In(head_factor()). As in AttentionHeads.
-        scales, beats, visibility: In. As in Attention: stream u16 [1], beat(beat_bytes), visibility(slots, context).
+        scales, beats, visibility: In. As in Attention: stream u16 [1], beat(beat_bytes), visibility(shape).
             The beats of a run that several query heads share are repeated for each of them, or for those that attend
             together.
         output: Out(words(27, slots)). All heads; ``last`` ends them.
@@ -102,7 +102,8 @@ class AttentionPath(CostedComponent):
         check("key_columns", key_columns, head_dim, 1 << 16)
         heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
         queries = SharedQueries if shared else HeadFeeder
-        self._head_dim, self._capped = head_dim, capped
+        self._head_dim, self._capped, self._several = head_dim, capped, shape.several
+        self._position_bits = shape.context.bit_length()
         self._splitter = HeadSplitter(slots=slots, head_dim=head_dim) if shared else None
         self._feeders = {
             QUERIES: queries(width=_QUERY_BITS, depth=query_columns, **heads),
@@ -128,7 +129,7 @@ class AttentionPath(CostedComponent):
                 **({"cap": In(head_factor())} if capped else {}),
                 "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), 1))),
                 "beats": In(beat(shape.beat_bytes)),
-                "visibility": In(visibility(slots, shape.context)),
+                "visibility": In(visibility(shape)),
                 "output": Out(words(27, slots)),
                 "new_keys": Out(stream.Signature(new)),
                 "new_values": Out(stream.Signature(new)),
@@ -155,8 +156,14 @@ class AttentionPath(CostedComponent):
             "values": self._feeders[VALUES].resources,
             "heads": self._attention.resources,
             **({"splitter": self._splitter.resources} if self._splitter else {}),
-            "glue": glue + (Resources(lut=300, ff=16 * self._slots + 60) if self._splitter else Resources()),
+            "glue": glue + (self._together if self._splitter else Resources()),
         }
+
+    @property
+    def _together(self) -> Resources:
+        """Estimate of what heads that attend together need: their factors, and what their rows see."""
+        ends = self._position_bits * self._slots if self._several else 0
+        return Resources(lut=300 + ends, ff=16 * self._slots + 60 + ends)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -350,13 +357,14 @@ class AttentionPath(CostedComponent):
     def _see(self, m: Module, stride: Signal) -> None:
         """Let the rows of each head see what those of the first one do; visibility is steady well before it is used."""
         source, sink = self.visibility, self._attention.visibility
-        m.d.comb += [getattr(sink, name).eq(getattr(source, name)) for name in ("committed", "own", "sinks")]
+        of_rows = ("first", "ends") if self._several else ("first",)
+        whole = ("committed", "own") if self._several else ("committed", "own", "sinks")
+        m.d.comb += [getattr(sink, name).eq(getattr(source, name)) for name in whole]
         for row in range(self._slots):
             tokens = [row % (1 << log) for log in range(1 << LOG_BITS)]
-            m.d.sync += [
-                sink.first[row].eq(Array(source.first[token] for token in tokens)[stride]),
-                sink.mask[row].eq(Array(source.mask[token] for token in tokens)[stride]),
-            ]
+            for name in (*of_rows, "mask"):
+                of_token = getattr(source, name)
+                m.d.sync += getattr(sink, name)[row].eq(Array(of_token[token] for token in tokens)[stride])
 
     def _scale(self, m: Module, last: Signal) -> None:
         """Pass the scales of the first of the heads that attend together, and drop those of the others, which are equal."""

@@ -58,7 +58,7 @@ class AttentionHeads(CostedComponent):
             tanh. Without it the port ``cap`` does not exist.
 
     Members:
-        visibility: In(visibility(slots, context)). Steady from a pass's first item to its last output.
+        visibility: In(visibility(shape)). Steady from a pass's first item to its last output.
         cap: In(head_factor()). c and sc of capped scores, steady like ``visibility``.
         heads: In(stream head_constants(slots)). One item per head.
         beats: In(beat(beat_bytes)). The committed positions' runs in the order K0 K1 V0 K2 V1 ... V(n-1); none without
@@ -100,7 +100,7 @@ class AttentionHeads(CostedComponent):
         self._chances = CreditQueue(shape=payload(probabilities(slots, lanes)), stages=READ_STAGES + SOFTMAX_STAGES)
         super().__init__(
             lambda: {
-                "visibility": In(visibility(slots, shape.context)),
+                "visibility": In(visibility(shape)),
                 **({"cap": In(head_factor())} if capped else {}),
                 "heads": In(stream.Signature(head_constants(slots))),
                 "beats": In(beat(shape.beat_bytes)),

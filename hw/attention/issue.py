@@ -28,7 +28,7 @@ class AttentionIssue(CostedComponent):
         query_bits: signed bits of a query's code, 8 to 16.
 
     Members:
-        visibility: In(visibility(slots, context)). Only ``committed`` and ``own`` are used.
+        visibility: In(visibility(shape)). Only ``committed`` and ``own`` are used.
         heads: In(stream 1). One item per head, 1 for the last one of the pass. Taken as its run of keys begins.
         beats: In(beat(beat_bytes)). The committed positions' runs in that order, none without committed positions.
         queries: In(stream rows(query_bits, slots, chunk)). ``head_dim / chunk`` items per head, of each row. Two heads
@@ -55,7 +55,7 @@ class AttentionIssue(CostedComponent):
         self._most_groups = max(layout.groups(shape.context), layout.groups(slots))
         super().__init__(
             lambda: {
-                "visibility": In(visibility(slots, shape.context)),
+                "visibility": In(visibility(shape)),
                 "heads": In(stream.Signature(unsigned(1))),
                 "beats": In(beat(shape.beat_bytes)),
                 "queries": In(stream.Signature(rows(query_bits, slots, chunk))),

@@ -22,22 +22,24 @@ __all__ = ["READ_STAGES", "ScoreMemory", "visibility"]
 READ_STAGES = 4  # registers from a read to the output
 
 
-def visibility(slots: int, context: int) -> data.StructLayout:
+def visibility(shape: HeadShape) -> data.StructLayout:
     """Return the layout of the positions that each row of a pass sees.
 
     Members:
         committed: number of positions in the cache.
         own: number of the pass's own keys, 1 to ``slots``.
         first, sinks: row r sees the committed positions from ``first[r]`` on, and those below ``sinks``.
+        ends: only if the shape has ``several``, in the place of ``sinks``: row r sees those before ``ends[r]``.
         mask: row r sees own key k if ``mask[r][k]`` is set.
     """
-    position = range(context + 1)
+    position, slots = range(shape.context + 1), shape.slots
+    per_row = data.ArrayLayout(position, slots)
     return data.StructLayout(
         {
             "committed": position,
             "own": range(slots + 1),
-            "first": data.ArrayLayout(position, slots),
-            "sinks": position,
+            "first": per_row,
+            **({"ends": per_row} if shape.several else {"sinks": position}),
             "mask": data.ArrayLayout(data.ArrayLayout(1, slots), slots),
         }
     )
@@ -53,7 +55,7 @@ class ScoreMemory(CostedComponent):
         capped: whether scores have a soft-cap. Without it the port ``factors`` does not exist.
 
     Members:
-        visibility: In(visibility(slots, context)). Steady while a pass is in progress.
+        visibility: In(visibility(shape)). Steady while a pass is in progress.
         input: In(stream rows(., slots, positions), always ready). Sums of one chunk of a group of positions: the chunks
             of a group one after the other, the committed groups, then the own ones. Groups end at least ``positions /
             lanes``
@@ -75,6 +77,7 @@ class ScoreMemory(CostedComponent):
         check("query_bits", query_bits, 8, 16)
         layout, slots, lanes = shape.layout, shape.slots, shape.lanes
         self._layout, self._slots, self._lanes, self._ultra = layout, slots, lanes, ultra
+        self._several = shape.several
         self._sum_bits = query_bits + 7 + (shape.head_dim - 1).bit_length()  # bits of a score of symmetric codes
         self._bits = CAPPED_BITS if capped else self._sum_bits  # bits of a score that is stored
         self._cap = ScoreCap(slots=slots, lanes=lanes, bits=self._sum_bits) if capped else None
@@ -84,7 +87,7 @@ class ScoreMemory(CostedComponent):
         item = data.StructLayout({"distances": per_slot, "visible": visibility_shape, "last": 1})
         super().__init__(
             lambda: {
-                "visibility": In(visibility(slots, shape.context)),
+                "visibility": In(visibility(shape)),
                 "input": In(
                     stream.Signature(
                         rows(score_bits(query_bits, shape.chunk), slots, layout.positions),
@@ -106,7 +109,7 @@ class ScoreMemory(CostedComponent):
         # LUTs of a bit: chunks added, then serialized; distances; the largest score
         per_bit = positions + 3 * lanes + 2.37 + 0.67 * (lanes - 1)
         own = Resources(
-            lut=round(bits * slots * per_bit) + 20 * each_cycle + 74,
+            lut=round(bits * slots * per_bit) + (25 if self._several else 20) * each_cycle + 74,
             ff=bits * slots * (2 * positions + 4 * lanes + 2) + 4 * each_cycle + 104,
             bram18=0 if self._ultra else block_rams(width, depth),
             uram=ultra_rams(width, depth) if self._ultra else 0,
@@ -222,9 +225,11 @@ class ScoreMemory(CostedComponent):
         for lane, line in enumerate(scores):
             position = Cat(Const(lane, (self._lanes - 1).bit_length()), at)
             for slot in range(self._slots):
-                committed = (position < config.committed) & (
-                    (position >= config.first[slot]) | (position < config.sinks)
-                )
+                if self._several:
+                    committed = (position < config.ends[slot]) & (position >= config.first[slot])
+                else:
+                    inside = (position >= config.first[slot]) | (position < config.sinks)
+                    committed = (position < config.committed) & inside
                 # Beyond the own keys the last one's bit is read, and not used.
                 masked = (position < config.own) & Array([config.mask[slot][key] for key in range(self._slots)])[
                     position

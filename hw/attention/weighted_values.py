@@ -39,7 +39,7 @@ class WeightedValues(CostedComponent):
         out_lanes: elements of the output per cycle; divides ``chunk``.
 
     Members:
-        visibility: In(visibility(slots, context)). Only ``committed`` and ``own`` are used.
+        visibility: In(visibility(shape)). Only ``committed`` and ``own`` are used.
         chances: In(probabilities(slots, lanes)). ``last`` ends a head.
         columns: In(stream rows(., slots, chunk), always ready). Sums of the head's groups, chunk after chunk. Those of
             the next head begin only after ``drained``.
@@ -67,7 +67,7 @@ class WeightedValues(CostedComponent):
         self._outputs = CreditQueue(shape=word(27, slots, out_lanes), stages=_DRAIN_STAGES)
         super().__init__(
             lambda: {
-                "visibility": In(visibility(slots, context)),
+                "visibility": In(visibility(shape)),
                 "chances": In(probabilities(slots, lanes)),
                 "columns": In(stream.Signature(rows(column_bits(layout.positions), slots, chunk), always_ready=True)),
                 "ends": In(stream.Signature(unsigned(1))),

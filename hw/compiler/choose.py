@@ -106,7 +106,12 @@ def ring_window(states: Iterable[KvState]) -> int:
 
 
 def ringed(members: dict[str, Any]) -> dict[str, Any]:
-    """Return members without a window if rings would not be shorter than the context, which is the same accelerator."""
+    """Return members without a window if rings would not be shorter than the context, which is the same accelerator.
+
+    With several sequences there are no rings, so that all rows are kept.
+    """
+    if members.get("sequences", 1) > 1:
+        return {**members, "window": 0}
     whole = AcceleratorConfig(**members)
     return {**members, "window": 0} if whole.window and whole.ring is None else members
 

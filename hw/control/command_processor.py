@@ -14,10 +14,11 @@ from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.config import PASSES_AHEAD, AcceleratorConfig
 from edgedec.hw.control.dispatcher import UNITS, Dispatcher
 from edgedec.hw.control.front_end import FrontEnd
-from edgedec.hw.control.pass_queue import ADDRESSES, PassQueue, operation, registers_in
+from edgedec.hw.control.pass_queue import ADDRESSES, PassQueue, of_several, operation, registers_in
 from edgedec.hw.control.program_memory import ProgramMemory
 from edgedec.hw.control.read_issue import ReadIssue, ranges, read_errors
 from edgedec.hw.control.ring_place import RingPlace, ring_place
+from edgedec.hw.control.sequence_places import SequencePlaces, places_shape
 from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, Destination
 from edgedec.hw.isa.register_map import SLOTS
 from edgedec.hw.isa.registers import Cause
@@ -67,7 +68,8 @@ class CommandProcessor(CostedComponent):
     Members:
         start, commit, soft_reset: In(1). Doorbells, high for one cycle each.
         program_address, image_address, input_address, kv_address, output_address, program_bytes, slots, committed,
-            logits, accepted, position, mask: registers of the next operation, see ``PassQueue``.
+            logits, accepted, position, mask, sequence_begins, sequence_group, later_committed: registers of the next
+            operation, see ``PassQueue``.
         watchdog_limit: In(32). Cycles allowed since the last issued command or the start, 0 for no limit; not sampled.
         idle, writes_idle: In(1). See ``Dispatcher``.
         masters_idle: In(1). The read and write masters are idle; valid from the fourth cycle of ``flush`` on.
@@ -94,11 +96,13 @@ class CommandProcessor(CostedComponent):
             cycles later.
         ring: Out(``ring_place(config)``). Place of the pass in the rings, steady while instructions are issued; only if
             the configuration has rings.
+        places: Out(``places_shape(config)``). Places of the sequences, steady likewise; only if it has several.
         descriptor_done: Out(1). The last cycle of an instruction.
         running: Out(1). An operation runs.
 
     Latency: 5 cycles from ``start`` to the program's range; 12 from its last beat to the first range and 13 to the
-        first command, one more if that beat holds two words. With rings, at least those of RingPlace after ``start``.
+        first command, one more if that beat holds two words. With rings, at least those of RingPlace after ``start``;
+        with several sequences, those of SequencePlaces before the program's range.
     Throughput: that of FrontEnd and Dispatcher.
     Source: docs/accelerator.md.
     """
@@ -109,11 +113,12 @@ class CommandProcessor(CostedComponent):
         self._reads = ReadIssue(config, address_bits=address_bits)
         self._walk = FrontEnd(config, address_bits=address_bits)
         self._ring = RingPlace(config) if config.ring else None
+        self._sequences = SequencePlaces(config) if config.sequences > 1 else None
         self._queue = PassQueue(config, address_bits=address_bits)
         super().__init__(
             lambda: {
                 **dict.fromkeys(("start", "commit", "soft_reset"), In(1)),
-                **registers_in(),
+                **registers_in(config),
                 "watchdog_limit": In(32),
                 **dict.fromkeys(("idle", "writes_idle", "masters_idle", "write_error", "damaged"), In(1)),
                 "ranges": Out(stream.Signature(ranges(config, address_bits))),
@@ -130,6 +135,7 @@ class CommandProcessor(CostedComponent):
                 "descriptor": Out(24),
                 "error_address": Out(64),
                 **({"ring": Out(ring_place(config))} if config.ring else {}),
+                **({"places": Out(places_shape(config))} if config.sequences > 1 else {}),
                 **dict.fromkeys(("flush", "clear", "descriptor_done", "running"), Out(1)),
             }
         )
@@ -138,7 +144,8 @@ class CommandProcessor(CostedComponent):
     def resources(self) -> Resources:
         """Estimate of the cost: the parts, the watchdog, the checks and what is known of an error."""
         own = Resources(lut=64 + 60 + 420, ff=24 + 33 + 33 + 8 + 24 + 64 + 130)
-        parts = (self._queue, self._memory, self._walk, self._units, self._reads, *([self._ring] if self._ring else ()))
+        optional = [part for part in (self._ring, self._sequences) if part is not None]
+        parts = (self._queue, self._memory, self._walk, self._units, self._reads, *optional)
         return total(part.resources for part in parts) + own
 
     def elaborate(self, platform: Any) -> Module:
@@ -163,6 +170,12 @@ class CommandProcessor(CostedComponent):
             *(getattr(queue, name).eq(getattr(self, name)) for name in ("start", "commit", *_TAKEN)),
             *(queue.position[slot].eq(self.position[slot]) for slot in range(SLOTS)),
             *(queue.mask[slot].eq(self.mask[slot]) for slot in range(SLOTS)),
+            queue.sequence_begins.eq(self.sequence_begins),
+            *(
+                getattr(queue, name)[at].eq(getattr(self, name)[at])
+                for name, count in of_several(self._config).items()
+                for at in range(count)
+            ),
             queue.clear.eq(self.error | self.resetting),
             self.now.eq(queue.now),
             self.waiting.eq(queue.waiting),
@@ -180,7 +193,9 @@ class CommandProcessor(CostedComponent):
         ]
         with m.If(units.issued):
             m.d.sync += issued.eq(1)
-        wrong = self._begin(m, state, issued, walk.parameters) | self._load(m, state, memory.loaded & placed)
+        found, beyond = self._find(m, walk)
+        wrong = self._begin(m, state, issued, walk.parameters, beyond)
+        wrong |= self._load(m, state, found, memory.loaded & placed)
         self._end(m, state, units.ended)
         expired = self._expired(m, units.issued)
         with m.If(self.running):
@@ -188,20 +203,30 @@ class CommandProcessor(CostedComponent):
         self._reset(m, state)
         return m
 
-    def _begin(self, m: Module, state: Signal, issued: Signal, parameters: Any) -> dict[Cause, Value]:
-        """Take an operation and check its parameters. Return the causes of errors with their conditions."""
+    def _begin(
+        self, m: Module, state: Signal, issued: Signal, parameters: Any, beyond: Value | None
+    ) -> dict[Cause, Value]:
+        """Take an operation and check its parameters. Return the causes of errors with their conditions.
+
+        ``beyond``: whether it passes the cache, if that is known already.
+        """
         queue, layout_ = self._queue, self._config.kv_layout
-        now = queue.now
+        now, several = queue.now, self._config.sequences > 1
+        begins = now.begins
         groups = Signal(20)
         cached = Signal(24)
         most = Signal(range(-15, self._config.context + 1))  # positions that leave room for the pass
-        foreign = Signal()  # a slot is accepted that the pass did not have
+        foreign = Signal()  # a slot is accepted, or begins a sequence, that the pass did not have
         m.d.comb += [
-            *(parameters[name].eq(now[name]) for name in ("image", "input", "kv", "committed", "accepted")),
+            *(parameters[name].eq(now[name]) for name in ("image", "input", "kv", "accepted")),
             parameters.logits.eq(now.logits != 0),
-            parameters.cached.eq(cached),
+            *([] if several else [parameters.committed.eq(now.committed), parameters.cached.eq(cached)]),
             *([parameters.slots.eq(now.slots)] if self._config.shared else []),
-            foreign.eq(now.commits & Cat(now.accepted[slot] & (now.slots <= slot) for slot in range(SLOTS)).any()),
+            foreign.eq(
+                Cat(
+                    (now.commits & now.accepted[slot] | begins[slot]) & (now.slots <= slot) for slot in range(SLOTS)
+                ).any()
+            ),
             queue.output.ready.eq((state == _State.IDLE) & ~self.error & ~self.resetting),
         ]
         m.d.sync += [
@@ -218,9 +243,13 @@ class CommandProcessor(CostedComponent):
         verdict = state == _State.VERDICT
         wrong_slots = Signal()
         too_far = Signal()
+        more = begins.any()
+        if several:  # the search for the places takes long enough for a register more
+            more = Signal(name="more")
+            m.d.sync += more.eq(begins[0] | (sum(begins[1:]) >= self._config.sequences))
         m.d.sync += [
-            wrong_slots.eq((now.slots == 0) | (now.slots > self._config.slots) | foreign),
-            too_far.eq(now.committed > most),
+            wrong_slots.eq((now.slots == 0) | (now.slots > self._config.slots) | foreign | more),
+            too_far.eq(now.committed > most if beyond is None else beyond),
         ]
         return {
             Cause.ADDRESS: verdict & now.misplaced.any(),
@@ -243,8 +272,32 @@ class CommandProcessor(CostedComponent):
         settled: Value = ring.settled
         return settled
 
-    def _load(self, m: Module, state: Signal, loaded: Value) -> dict[Cause, Value]:
-        """Read the program, and walk it once it is ``loaded``. Return the causes of errors with their conditions."""
+    def _find(self, m: Module, walk: Any) -> tuple[Value, Value | None]:
+        """Compute the places of several sequences. Return whether they are known, and whether one is past the cache."""
+        if self._sequences is None:
+            return Const(1), None
+        now, queue = self._queue.now, self._queue.output
+        m.submodules.sequences = places = self._sequences
+        begin = Signal()
+        m.d.sync += begin.eq(queue.valid & queue.ready)
+        m.d.comb += [
+            places.begin.eq(begin),
+            *(getattr(places, name).eq(now[name]) for name in ("slots", "committed", "begins")),
+            *(Value.cast(getattr(places, name)).eq(Value.cast(now[name])) for name in ("groups", "later")),
+            places.number.eq(walk.number),
+            walk.range.eq(places.range),
+            walk.rows.eq(places.output.rows),
+            walk.parameters.committed.eq(places.output.total),
+            walk.parameters.ranges.eq(places.output.ranges),
+            self.places.eq(places.output),
+        ]
+        return places.settled & ~begin, places.beyond
+
+    def _load(self, m: Module, state: Signal, found: Value, loaded: Value) -> dict[Cause, Value]:
+        """Read the program once the sequences are ``found``, and walk it once it is ``loaded``.
+
+        Return the causes of errors with their conditions.
+        """
         beat_bytes, reads, memory, walk = self._config.beat_bytes, self._reads.reads, self._memory, self._walk
         now = self._queue.now
         length = now.bytes
@@ -270,7 +323,9 @@ class CommandProcessor(CostedComponent):
                     | (word_count < 2)
                     | (word_count > self._config.instructions + 1)
                 )
-                m.d.sync += [state.eq(_State.VERDICT), impossible.eq(bad), words.eq(word_count)]
+                m.d.sync += [impossible.eq(bad), words.eq(word_count)]
+                with m.If(found):
+                    m.d.sync += state.eq(_State.VERDICT)
             with m.Case(_State.VERDICT):
                 m.d.sync += state.eq(_State.READ)
                 with m.If(impossible):

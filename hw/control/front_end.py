@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
@@ -18,6 +18,7 @@ from edgedec.hw.control.instruction_check import violations
 from edgedec.hw.control.program_memory import fetched, index_bits
 from edgedec.hw.control.read_issue import read
 from edgedec.hw.control.ring_place import ring_place
+from edgedec.hw.control.sequence_places import places_shape, range_shape
 from edgedec.hw.isa.instructions import FIELDS, Base, Destination, Opcode, When
 from edgedec.hw.memory.axi import beats_log2
 
@@ -35,6 +36,7 @@ def walk_parameters(config: AcceleratorConfig, address_bits: int) -> data.Struct
     cached: beats of a run of these positions.
     accepted: slots of a commit.
     slots: slots of the pass; only if heads attend together.
+    ranges: ranges that are read of a run, in the place of ``cached``; only with several sequences.
     logits: whether the pass computes logits.
     """
     start = address_bits - beats_log2(config.beat_bytes)
@@ -42,7 +44,8 @@ def walk_parameters(config: AcceleratorConfig, address_bits: int) -> data.Struct
     return data.StructLayout(
         {
             **bases,
-            **{"committed": unsigned(20), "cached": unsigned(24), "accepted": config.slots, "logits": 1},
+            **{"committed": unsigned(20), "accepted": config.slots, "logits": 1},
+            **({"ranges": unsigned(4)} if config.sequences > 1 else {"cached": unsigned(24)}),
             **({"slots": unsigned(4)} if config.shared else {}),
         }
     )
@@ -65,7 +68,8 @@ class FrontEnd(CostedComponent):
     CACHE reads ``cached`` beats for each run, in the order K0 K1 V0 K2 V1 ... of the query heads' keys and values;
     without committed positions it reads nothing. COPY reads, for each accepted slot that has to move, in ascending
     order, and for each head, the groups of keys and of values that hold its row. The command COPY is issued in any
-    case. If a layer has a ring, CACHE reads one or two ranges for each run, as ``ring`` says.
+    case. If a layer has a ring, CACHE reads one or two ranges for each run, as ``ring`` says; with several sequences, one
+    for each that has committed positions.
 
     Parameters:
         config: configuration of the accelerator.
@@ -75,6 +79,8 @@ class FrontEnd(CostedComponent):
         instructions: In(stream ``fetched(config)``).
         parameters: In(``walk_parameters(config, address_bits)``). Steady while a program is walked.
         ring: In(``ring_place(config)``). Likewise, only if the configuration has rings.
+        rows, number, range: In(20), an array of the slots, Out and In(range_shape()): see ``SequencePlaces``; only if it
+            has several sequences.
         quiet: In(1). No command waits and the units are idle; a READ or CACHE with ``wait`` waits for it.
         reads: Out(stream ``read(config, address_bits)``). Starts are modulo the address space: only the start of an
             instruction is checked, not the end of its last range.
@@ -85,8 +91,9 @@ class FrontEnd(CostedComponent):
         index: Out. Number of that instruction.
 
     Latency: 3 cycles from an instruction to its read or command.
-    Throughput: one instruction in 4 cycles, one range of CACHE or COPY per cycle; each CACHE and COPY costs 2 cycles
-        more, and each slot of a COPY that moves costs 6 more, or 7 if there are rings.
+    Throughput: one instruction in 4 cycles, one range of CACHE or COPY per cycle, or one of CACHE in 2 cycles with several
+        sequences; each CACHE and COPY costs 2 cycles more, and each slot of a COPY that moves costs 6 more, or 7 if there
+        are rings.
     Source: docs/accelerator.md.
     """
 
@@ -98,6 +105,7 @@ class FrontEnd(CostedComponent):
                 "instructions": In(stream.Signature(fetched(config))),
                 "parameters": In(walk_parameters(config, address_bits)),
                 **({"ring": In(ring_place(config))} if config.ring else {}),
+                **(_sequence_ports(config) if config.sequences > 1 else {}),
                 "quiet": In(1),
                 "reads": Out(stream.Signature(read(config, address_bits))),
                 "commands": Out(stream.Signature(command(config))),
@@ -115,6 +123,8 @@ class FrontEnd(CostedComponent):
         copies = Resources(lut=2 * start + 60, ff=start + 20 + 9 + 8)
         rings = Resources(lut=5 * start + 24 + 3 * 20, ff=21 + 3 * start) if self._config.ring else Resources()
         shared = Resources(lut=50, ff=16) if self._config.shared else Resources()
+        if self._config.sequences > 1:
+            shared += Resources(lut=2 * start + 20 * -(-self._config.slots // 4), ff=start + 24 + 4)
         return instruction + cache + copies + rings + shared + Resources(lut=2 * start + 24)
 
     def elaborate(self, platform: Any) -> Module:
@@ -263,9 +273,13 @@ class FrontEnd(CostedComponent):
         run_start = Mux(of_values, values.start, keys.start)
         m.d.comb += [
             reads.p.start.eq(run_start),
-            reads.p.beats.eq(self.parameters.cached),
             reads.p.destination.eq(Destination.KEYS_VALUES),
         ]
+        taken: Value = reads.ready
+        if self._config.sequences > 1:
+            taken = self._range(m, run_start, more, reading)
+        else:
+            m.d.comb += reads.p.beats.eq(self.parameters.cached)
         places = list[tuple[Value, Value]]()  # the place of each run in a ring, and its first value
         if self._config.ring:
             second = Signal()
@@ -289,7 +303,7 @@ class FrontEnd(CostedComponent):
             for run, start in ((keys, origin), (values, origin + view.run)):
                 m.d.sync += [run.start.eq(start), run.left.eq(heads), run.in_group.eq(group)]
             m.d.sync += [register.eq(first) for register, first in places]
-        with m.Elif(reads.ready & ~more):
+        with m.Elif(taken & ~more):
             # Only K0 is followed by another key; from then on a key alternates with the value of the head before it.
             first, last = keys.left == heads, keys.left == 1
             m.d.sync += of_values.eq(Mux(of_values, keys.left == 0, ~first | last))
@@ -304,6 +318,28 @@ class FrontEnd(CostedComponent):
                 m.d.sync += [reading.eq(0), state.eq(_State.NEXT)]
         with m.If(self.restart):
             m.d.sync += reading.eq(0)
+
+    def _range(self, m: Module, run_start: Value, more: Signal, reading: Signal) -> Value:
+        """Offer the ranges of a run, one for each sequence with committed positions. Return whether one is taken."""
+        reads = self.reads
+        held = Signal()
+        place = Signal(self._start_bits)
+        beats = Signal.like(self.range.beats)
+        last = Signal.like(self.number)  # number of the last range, which is steady
+        m.d.sync += last.eq(self.parameters.ranges - 1)
+        m.d.comb += [
+            more.eq(self.number != last),
+            reads.valid.eq(reading & held),
+            reads.p.start.eq(place),
+            reads.p.beats.eq(beats),
+        ]
+        with m.If(~held):
+            m.d.sync += [held.eq(reading), place.eq(run_start + self.range.start), beats.eq(self.range.beats)]
+        with m.Elif(reads.ready):
+            m.d.sync += [held.eq(0), self.number.eq(Mux(more, self.number + 1, 0))]
+        with m.If(self.restart):
+            m.d.sync += [held.eq(0), self.number.eq(0)]
+        return held & reads.ready
 
     def _heads(self, m: Module, view: Any) -> tuple[Value, Value]:
         """Return the heads, and those of a group, where each stands for all that attend together.
@@ -332,13 +368,7 @@ class FrontEnd(CostedComponent):
         moves = Signal()
         with m.If(state == _State.SLOT):
             m.d.comb += moves.eq(now.accepted.bit_select(slot, 1))  # 0 after the last slot
-            m.d.sync += [
-                slot.eq(slot + 1),
-                position.eq(
-                    (Mux(view.ring, self.ring.place, now.committed) if self._config.ring else now.committed) + slot
-                ),
-                progress.eq(0),
-            ]
+            m.d.sync += [slot.eq(slot + 1), position.eq(self._position(view, slot)), progress.eq(0)]
             with m.If(moves):
                 m.d.sync += rank.eq(rank + 1)
             with m.If(slot == self._config.slots):
@@ -370,6 +400,13 @@ class FrontEnd(CostedComponent):
         with m.If(self.restart):
             m.d.sync += [slot.eq(0), rank.eq(0)]
 
+    def _position(self, view: Any, slot: Signal) -> Value:
+        """Return the row of a slot, or in a ring that of the first slot and the slot's number."""
+        now = self.parameters
+        if self._config.sequences > 1:
+            return Array(self.rows[one] for one in range(self._config.slots))[slot]
+        return (Mux(view.ring, self.ring.place, now.committed) if self._config.ring else now.committed) + slot
+
     def _row(self, m: Module, position: Signal, ring: Value) -> Value:
         """Return the row of a position, which in a ring is registered: the ring begins anew after its end."""
         kept = self._config.ring
@@ -378,6 +415,12 @@ class FrontEnd(CostedComponent):
         row = Signal.like(position)
         m.d.sync += row.eq(Mux(ring & (position >= kept.rows), position - kept.rows, position))
         return row
+
+
+def _sequence_ports(config: AcceleratorConfig) -> dict[str, Any]:
+    """Return the ports to SequencePlaces."""
+    rows = places_shape(config)["rows"].shape
+    return {"rows": In(rows), "number": Out(range(config.sequences)), "range": In(range_shape())}
 
 
 class _Heads:

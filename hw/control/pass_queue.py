@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, ResetInserter, Signal, Value, unsigned
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -11,11 +11,12 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import PASSES_AHEAD, AcceleratorConfig
+from edgedec.hw.control.sequence_places import sequence_registers
 from edgedec.hw.isa.register_map import SLOTS
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.hw.memory.axi import beats_log2
 
-__all__ = ["ADDRESSES", "PassQueue", "operation"]
+__all__ = ["ADDRESSES", "PassQueue", "of_several", "operation", "registers_in"]
 
 ADDRESSES = ("program", "image", "input", "kv", "output")  # names of the address registers
 
@@ -30,6 +31,8 @@ def operation(config: AcceleratorConfig, address_bits: int) -> data.StructLayout
     accepted: slots that a commit keeps.
     positions, mask: registers of each slot.
     commits: whether it is a commit.
+    begins: a bit for each slot that begins another sequence than the slot before.
+    groups, later: only with several sequences, see ``sequence_registers``.
     """
     start = unsigned(address_bits - beats_log2(config.beat_bytes))
     return data.StructLayout(
@@ -44,6 +47,8 @@ def operation(config: AcceleratorConfig, address_bits: int) -> data.StructLayout
             "positions": data.ArrayLayout(unsigned(20), config.slots),
             "mask": data.ArrayLayout(unsigned(config.slots), config.slots),
             "commits": 1,
+            "begins": SLOTS,
+            **(sequence_registers(config) if config.sequences > 1 else {}),
         }
     )
 
@@ -58,8 +63,9 @@ class PassQueue(CostedComponent):
     Members:
         start, commit: In(1). Doorbells, high for one cycle each; ``start`` wins.
         program_address, image_address, input_address, kv_address, output_address: In(64). Byte addresses.
-        program_bytes: In(32); slots: In(4); committed: In(20); logits: In(2); accepted: In(8);
-            position: In(20) and mask: In(8), arrays of 8. The other registers that an operation needs.
+        program_bytes: In(32); slots: In(4); committed: In(20); logits: In(2); accepted: In(8); sequence_begins: In(8);
+            position: In(20) and mask: In(8), arrays of 8; and those of ``of_several``: In(20). The other registers that an
+            operation needs.
         clear: In(1). Forget the operations that wait, and ignore doorbells.
         output: Out(stream ``operation(config, address_bits)``). The oldest operation that waits.
         now: Out(``operation(config, address_bits)``). The operation that was taken last; it does not change before the
@@ -78,7 +84,7 @@ class PassQueue(CostedComponent):
         super().__init__(
             lambda: {
                 **dict.fromkeys(("start", "commit", "clear"), In(1)),
-                **registers_in(),
+                **registers_in(config),
                 "output": Out(stream.Signature(self._operation)),
                 "now": Out(self._operation),
                 "waiting": Out(range(PASSES_AHEAD + 1)),
@@ -108,6 +114,7 @@ class PassQueue(CostedComponent):
             *(offered.positions[slot].eq(self.position[slot]) for slot in range(self._config.slots)),
             *(offered.mask[slot].eq(self.mask[slot]) for slot in range(self._config.slots)),
             offered.commits.eq(~self.start),
+            *self._sequences(offered),
             queue.w_data.eq(offered),
             queue.w_en.eq(rung),
             self.waiting.eq(queue.level),
@@ -123,18 +130,36 @@ class PassQueue(CostedComponent):
             m.d.sync += self.now.eq(self.output.payload)
         return m
 
+    def _sequences(self, offered: Any) -> list[Any]:
+        """Return the assignments of what the registers say of sequences. A commit has one."""
+        number = self._config.sequences
+        begins = offered.begins.eq(Mux(self.start, self.sequence_begins, 0))
+        if number == 1:
+            return [begins]
+        return [
+            begins,
+            *(offered.groups[one].eq(self.sequence_group[one]) for one in range(number)),
+            *(offered.later[one].eq(self.later_committed[one]) for one in range(number - 1)),
+        ]
+
     def _misplaced(self, address: Value) -> Value:
         """Return whether an address is not that of a block, or not on the bus."""
         block = beats_log2(block_bytes(self._config.ports))
         return Cat(address[:block], address[self._address_bits :]).any()
 
 
-def registers_in() -> dict[str, Any]:
+def of_several(config: AcceleratorConfig) -> dict[str, int]:
+    """Return the registers of each sequence, by how many of them there are; none without several sequences."""
+    return {"sequence_group": SLOTS, "later_committed": SLOTS - 1} if config.sequences > 1 else {}
+
+
+def registers_in(config: AcceleratorConfig) -> dict[str, Any]:
     """Return the members for the registers of which an operation consists."""
     return {
         **{f"{name}_address": In(64) for name in ADDRESSES},
         **{"program_bytes": In(32), "slots": In(4), "committed": In(20), "logits": In(2)},
-        "accepted": In(SLOTS),
+        **{"accepted": In(SLOTS), "sequence_begins": In(SLOTS)},
         "position": In(20).array(SLOTS),
         "mask": In(SLOTS).array(SLOTS),
+        **{name: In(20).array(count) for name, count in of_several(config).items()},
     }

@@ -1,6 +1,7 @@
 """The accelerator's register map."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 
 from edgedec.hw.isa.instructions import ISA_VERSION
@@ -18,6 +19,7 @@ __all__ = [
     "PHASES_OF_A_CYCLE",
     "REGISTER_MAP",
     "Cause",
+    "registers_of",
 ]
 
 IDENTITY = int.from_bytes(b"edec", "little")  # value of the identity register
@@ -26,6 +28,7 @@ BOARD_OFFSET = 0x800  # first byte of the registers of what stands beside the ac
 PHASES_OF_A_CYCLE = 4  # phases of a cycle of an SDRAM's clock at which its data may be captured
 CAPTURE_PHASES = 4 * PHASES_OF_A_CYCLE  # phases of BOARD_REGISTER_MAP's memory_phase
 NOMINAL_PHASE = PHASES_OF_A_CYCLE  # phase after reset, at which data are captured that no wire delays
+_OF_SEVERAL = ("sequence_group", "later_committed")  # registers of accelerators with several sequences
 COUNTS = ("cycles", "beats", "starved", "blocked", "dependency", "descriptors")  # names of the counter_... registers
 
 
@@ -285,7 +288,7 @@ REGISTER_MAP = RegisterMap(
             offset=0x100,
             access=Access.READ_WRITE,
             fields=_number(20, "Number of a group of positions."),
-            description="First group, in each run of the cache, of the rows of each sequence; a commit has one sequence.",
+            description="First group, in each run of the cache, of each sequence's rows; only with several sequences.",
             count=SLOTS,
         ),
         Register(
@@ -293,11 +296,18 @@ REGISTER_MAP = RegisterMap(
             offset=0x120,
             access=Access.READ_WRITE,
             fields=_number(20, "Positions of the cache."),
-            description="Positions that the tokens of each sequence after the first see.",
+            description="Positions that the tokens of each sequence after the first see; only with several sequences.",
             count=SLOTS - 1,
         ),
     ),
 )
+
+
+def registers_of(sequences: int) -> RegisterMap:
+    """Return the map of an accelerator of so many sequences, which lacks the registers that one with one does not have."""
+    kept = (one for one in REGISTER_MAP.registers if sequences > 1 or one.name not in _OF_SEVERAL)
+    return replace(REGISTER_MAP, registers=tuple(kept))
+
 
 BOARD_REGISTER_MAP = RegisterMap(
     name="edgedec_board",

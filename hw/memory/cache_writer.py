@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.hdl import Array, Cat, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -54,6 +54,8 @@ class CacheWriter(CostedComponent):
         committed: In(20). Number of positions before the pass.
         accepted: In(8). Slots to keep, bit i for slot i.
         place: In. Row of position ``committed`` in a ring, steady likewise; only if the configuration has rings.
+        rows: In(20), an array of the slots. Row of each slot, and of a sequence's i-th position in a commit; only if it has
+            several sequences. It takes the place of ``committed``, of which the lane in a group is used.
         kv_address: In(64). Address of the cache, a multiple of ``block_bytes(ports)``.
         requests: Out(stream {address, bytes}). One chunk each, which lies within a beat.
         data: Out(beat(port_bytes)). One beat per request, with the chunk in all lanes that it may have.
@@ -83,6 +85,7 @@ class CacheWriter(CostedComponent):
                 "committed": In(20),
                 "accepted": In(8),
                 **({"place": In(range(config.ring.rows))} if config.ring else {}),
+                **({"rows": In(data.ArrayLayout(unsigned(20), config.slots))} if config.sequences > 1 else {}),
                 "kv_address": In(64),
                 "requests": Out(requests(address_bits, _LENGTH_BITS)),
                 "data": Out(beat(config.port_bytes)),
@@ -101,6 +104,8 @@ class CacheWriter(CostedComponent):
         )
         shift_registers = Resources(lut=codes, ff=64)
         rings = Resources(lut=3 * 21, ff=21 + 36 + 2) if config.ring else Resources()
+        if config.sequences > 1:
+            rings = Resources(lut=20 * -(-config.slots // 4) - 20)
         parts = total(part.resources for part in (self._keys, self._values, self._moved, self._places, self._located))
         return parts + choice + address + shift_registers + rings
 
@@ -173,6 +178,10 @@ class CacheWriter(CostedComponent):
     def _row(self, m: Module, enable: Any, item: Any) -> Any:
         """Return the row of an item's position after one register, or after two if there are rings."""
         ring = self._config.ring
+        if self._config.sequences > 1:
+            return carried(
+                m, enable, Array(self.rows[one] for one in range(self._config.slots))[item.position], name="position"
+            )
         if ring is None:
             return carried(m, enable, self.committed + item.position, name="position")
         less = Signal(signed(len(self.place) + 1))

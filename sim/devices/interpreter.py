@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from edgedec.device import Kind, LoopAccess
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.config import PASSES_AHEAD, AcceleratorConfig
-from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause
+from edgedec.hw.isa.register_map import SLOTS
+from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause, registers_of
 from edgedec.hw.isa.sequences import sequences_of
 from edgedec.sim.interpreter.device_run import DeviceBuffer, PassOutcome, PassRequest, Runner
 from edgedec.sim.machine.register_file import RegisterFile
@@ -75,7 +76,7 @@ class InterpreterDevice:
         self._memories: list[DeviceBuffer] = []
         self._free = _FIRST_ADDRESS
         self._runner = Runner(config, self._memories)
-        self._registers = RegisterFile(REGISTER_MAP, self._pulsed)
+        self._registers = RegisterFile(registers_of(config.sequences), self._pulsed)
         self._registers["configuration_hash"] = config.hash
         self._registers["rtlil_hash"] = rtlil_hash
         self._requests = deque[PassRequest]()  # the running pass or commit, and those that wait
@@ -159,7 +160,8 @@ class InterpreterDevice:
             self._cycles = 0
         slots, committed, logits = (registers.field(REGISTER_MAP["pass_parameters"], name) for name in _PASS_FIELDS)
         begins = 0 if commits else registers["sequence_begins"]
-        places = (registers.values[name] for name in ("sequence_group", "later_committed"))
+        # An accelerator with one sequence does not have these registers.
+        places = (registers.values.get(name, [0] * SLOTS) for name in ("sequence_group", "later_committed"))
         request = PassRequest(
             commits=commits,
             addresses={name: registers[f"{name}_address"] for name in ("program", "image", "kv", "input", "output")},

@@ -130,7 +130,7 @@ class Runner:
         parts, most = request.sequences, self._config.sequences
         if not 1 <= request.slots <= slots or (request.commits and request.accepted >> request.slots):
             raise _FaultError(Cause.SLOTS)
-        if parts is None or len(parts) > most or (most == 1 and parts[0].group):
+        if parts is None or len(parts) > most:
             raise _FaultError(Cause.SLOTS)
         if past_cache(parts, self._config):
             raise _FaultError(Cause.POSITION)

@@ -83,6 +83,7 @@ def compiled(
     bonsai: bool = False,
     gemma: int | None = None,
     taps: tuple[str, ...] = (),
+    sequences: int = 1,
 ) -> tuple[IntegerModel, Program, Any]:
     """Return a model, its program, and its table of embeddings."""
     kinds = {None: (TernaryScheme(), SHAPE), 2: GEMMA, 3: GEMMA_3}
@@ -90,7 +91,7 @@ def compiled(
     states = {name: replace(state, window=window) for name, state in graph.states.items()}
     model = prepared(replace(graph, states=states), weights)
     small = {"tile_rows": 10 if gemma else 20, "context": context, "prefetch_beats": 16, "top_k": 2}
-    small |= {"beat_bytes": beat_bytes, "ports": ports, "slots": slots}
+    small |= {"beat_bytes": beat_bytes, "ports": ports, "slots": slots, "sequences": sequences}
     config = config_for(model, **small, shared=shared, ultra=False, clock_hz=1e6, taps=bool(taps))
     program = compile_model(model, config, taps=taps)
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from edgedec.hw.attention import coder
 from edgedec.hw.attention.head_feeder import attend
+from edgedec.hw.attention.head_shape import HeadShape
 from edgedec.hw.attention.parts import head_factor, part
 from edgedec.hw.attention.rotary import angles
 from edgedec.hw.attention.score_memory import visibility
@@ -150,7 +151,7 @@ def _seen(case: BenchPass, of: Instruction) -> int:
         "mask": [[mask >> slot & 1 for slot in range(_SLOTS)] for mask in case.masks]
         + [[0] * _SLOTS] * (_SLOTS - len(case.ids)),
     }
-    return _bits(visibility(_SLOTS, CONFIG.context), fields)
+    return _bits(visibility(HeadShape.of(CONFIG)), fields)
 
 
 def _signed(bits: int, width: int) -> int:

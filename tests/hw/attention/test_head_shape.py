@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,12 @@ def test_it_has_the_layout_of_its_members_and_one_lane() -> None:
 @pytest.mark.parametrize(("name", "least", "most"), [("slots", 1, 8), ("context", 1, 1 << 16), ("lanes", 1, 8)])
 def test_the_ends_of_a_range_are_accepted_and_the_next_values_refused(name: str, least: int, most: int) -> None:
     for value in (least, most):
-        assert getattr(replace(SHAPE, **{name: value}), name) == value
+        members: dict[str, Any] = {name: value}
+        assert getattr(replace(SHAPE, **members), name) == value
     for value in (least - 1, most + 1):
         with pytest.raises(ValueError, match=f"^{name} must be an integer from {least} to {most}, not {value}$"):
-            replace(SHAPE, **{name: value})
+            members = {name: value}
+            replace(SHAPE, **members)
 
 
 def test_lanes_divide_the_positions_of_a_group() -> None:

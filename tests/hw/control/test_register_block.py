@@ -262,5 +262,5 @@ def test_a_map_with_resets_and_odd_widths_works() -> None:
 
 
 def test_constructor_refuses_too_few_address_bits() -> None:
-    with pytest.raises(ValueError, match="address_bits must be an integer from 8 to 64, not 7"):
+    with pytest.raises(ValueError, match="address_bits must be an integer from 9 to 64, not 7"):
         RegisterBlock(register_map=REGISTER_MAP, address_bits=7)

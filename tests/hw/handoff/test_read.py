@@ -80,17 +80,17 @@ BOMB = (
 DAMAGES: dict[str, tuple[Callable[[str], str], str]] = {
     "empty": (lambda _: "", "it is damaged"),
     "no XML": (lambda _: "PK\x03\x04", "it is damaged"),
-    "another root": (lambda _: "<html/>", "has 0 blocks edgedec:edgedec:accelerator:3.0, not one; its blocks: none"),
+    "another root": (lambda _: "<html/>", "has 0 blocks edgedec:edgedec:accelerator:4.0, not one; its blocks: none"),
     "a bomb": (
         lambda text: text.replace("<EDKSYSTEM", BOMB + "<EDKSYSTEM", 1).replace(HASH, "&j;"),
         "it has a document type",
     ),
     "no accelerator": (
-        edited('VLNV="edgedec:edgedec:accelerator:3.0"', 'VLNV="xilinx.com:hls:resize_accel:1.0"'),
+        edited('VLNV="edgedec:edgedec:accelerator:4.0"', 'VLNV="xilinx.com:hls:resize_accel:1.0"'),
         "has 0 blocks .*its blocks: xilinx.com:hls:resize_accel:1.0, xilinx.com:ip:axi_intc",
     ),
-    "another version": (edited("accelerator:3.0", "accelerator:1.0"), "has 0 blocks .*edgedec:edgedec:accelerator:1.0"),
-    "two accelerators": (edited("xilinx.com:ip:axi_intc:4.1", "edgedec:edgedec:accelerator:3.0"), "has 2 blocks"),
+    "another version": (edited("accelerator:4.0", "accelerator:1.0"), "has 0 blocks .*edgedec:edgedec:accelerator:1.0"),
+    "two accelerators": (edited("xilinx.com:ip:axi_intc:4.1", "edgedec:edgedec:accelerator:4.0"), "has 2 blocks"),
     "no hash": (edited("CONFIGURATION_HASH", "HASH"), "accelerator_0 has no parameter CONFIGURATION_HASH"),
     "a hash that is none": (edited(HASH, "0x12 34"), "CONFIGURATION_HASH is '0x12 34', no number of 64 bits"),
     "a hash too wide": (edited(HASH, "0x1" + 16 * "0"), "no number of 64 bits"),

@@ -10,10 +10,12 @@ import pytest
 
 from edgedec.hw.blocks.fifo import Fifo
 from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.control.counters import CounterBlock
 from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.control.sequence_places import SequencePlaces
 from edgedec.hw.isa.register_map import RegisterMap
-from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.hw.isa.registers import REGISTER_MAP, registers_of
 from edgedec.hw.memory.bursts import Bursts
 from edgedec.hw.memory.prefetcher import Prefetcher
 from edgedec.hw.memory.read_master import ReadMaster
@@ -49,7 +51,14 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Prefetcher, {"beat_bytes": 4, "ports": 1, **SMALL}, Resources(lut=352, ff=402, bram18=1)),
     (CounterBlock, {}, Resources(lut=28, ff=660, bram18=4)),
     (CounterBlock, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=466, bram18=1)),
-    (RegisterBlock, {"register_map": REGISTER_MAP}, Resources(lut=1373, ff=1051)),
+    (RegisterBlock, {"register_map": REGISTER_MAP}, Resources(lut=1905, ff=1423)),
+    (RegisterBlock, {"register_map": registers_of(1)}, Resources(lut=1418, ff=1060)),
+    (SequencePlaces, {"config": AcceleratorConfig(sequences=8)}, Resources(lut=300, ff=535)),
+    (
+        SequencePlaces,
+        {"config": AcceleratorConfig(sequences=3, slots=5, beat_bytes=16, ports=1)},
+        Resources(lut=222, ff=425),
+    ),
     (RegisterBlock, {"register_map": first_registers(10)}, Resources(lut=323, ff=314)),
     (RegisterBlock, {"register_map": first_registers(14)}, Resources(lut=720, ff=614)),
     (RegisterBlock, {"register_map": first_registers(18)}, Resources(lut=1125, ff=926)),

@@ -208,9 +208,7 @@ class Together(Component):
         self.path = AttentionPath(shape, **options)
         self.macs = MacArray(lanes=shape.beat_bytes, slots=shape.slots, chunk=shape.chunk, query_bits=12)
         self._half = shape.head_dim // 2
-        pass_layout = data.StructLayout(
-            {"seen": visibility(shape.slots, shape.context), "turns": 1, "cap": head_factor()}
-        )
+        pass_layout = data.StructLayout({"seen": visibility(shape), "turns": 1, "cap": head_factor()})
         own_ports = ("work", "scores", "columns", "visibility", "cap")
         begun_port = stream.Signature(1, always_ready=True)
         ports = {name: m for name, m in self.path.signature.members.items() if name not in own_ports}
