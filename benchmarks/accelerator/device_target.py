@@ -139,6 +139,7 @@ class DeviceTarget:
         self._device, self._fabric, self._books, self._inner = device, fabric, books, inner
         self.rows: list[int] = []
         self.device_seconds = self.commit_seconds = 0.0
+        self._moving = 0.0  # seconds of the commit before the next pass
 
     @property
     def cost_model(self) -> CostModel:
@@ -167,14 +168,18 @@ class DeviceTarget:
         ends = self._fabric.begin(seconds)
         self.rows.append(rows)
         self.device_seconds += seconds
-        return _Ticket(self, ends, rows, [PassResult(logits=logits, top=None, taps={}, seconds=seconds)])
+        both, self._moving = seconds + self._moving, 0.0
+        return _Ticket(self, ends, rows, [PassResult(logits=logits, top=None, taps={}, seconds=both)])
 
     def finish(self, ends: float, rows: int) -> None:
         self._books.clock.wait(ends)
         self._books.charge("result", rows)
 
     def committed(self, rows: int) -> None:
-        """Charge a commit that moves ``rows`` rows. It occurs once a round, so the loop's own work is charged here, too."""
+        """Charge a commit that moves ``rows`` rows, after which the next pass waits while the host goes on.
+
+        It occurs once a round, so the loop's own work is charged here, too.
+        """
         books = self._books
         books.charge("loop", self.rows[-1])
         if not rows:
@@ -182,7 +187,8 @@ class DeviceTarget:
         books.charge("commit", rows)
         seconds = self._device.commits.seconds(rows)
         self.commit_seconds += seconds
-        books.clock.wait(self._fabric.begin(seconds))
+        self._moving = seconds
+        self._fabric.begin(seconds)
 
     def _logits(self, work: Pass) -> F32:
         """Return the logits of the pass, float32 [rows with logits, vocab]."""

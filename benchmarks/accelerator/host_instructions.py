@@ -166,12 +166,16 @@ def _accesses(part: str, size: int) -> int:
         return 5 + 2 * size  # address, parameters, positions, masks, events, doorbell
     if part == "result":
         return 15  # status, events, the latch, and six counters of two words
-    return 21 if part == "commit" else 0  # a result has 15 of them
+    # Address, slots, parameters, events, doorbell. The next pass clears no events, and its result clears the commit's.
+    return 6 if part == "commit" else 0
 
 
 def host_costs(end: int, counts: Mapping[str, Mapping[int, int]] | None = None) -> HostCosts:
     """Return the seconds of the board's host by part and size, at the low (0) or the high (1) end of their range."""
-    calls, notices = {"submit": 1, "result": 1}, {"result": 1, "commit": 1}
+    calls, notices = (
+        {"submit": 1, "result": 1},
+        {"result": 1},
+    )  # the end of a commit is noticed with that of the next pass
     seconds = {}
     for part, sizes in (read_counts() if counts is None else counts).items():
         for size, instructions in sizes.items():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import CFUNCTYPE, c_double, c_int64, c_void_p
-from enum import IntEnum
+from ctypes import c_void_p
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from weakref import ref
@@ -28,75 +28,31 @@ from edgedec.reference.integer_profile.numbers import WIDE_BITS, largest
 from edgedec.reference.integer_profile.tables import rotary
 from edgedec.runtime import loop
 from edgedec.runtime.accelerator.float_logits import SparseRows
-from edgedec.runtime.accelerator.lent_head import HeadRowArguments, head_arguments
+from edgedec.runtime.accelerator.lent_arguments import (
+    COMMITTED,
+    ESTIMATE,
+    FETCH,
+    FILES,
+    FLUSH,
+    FROM_DEVICE,
+    READ,
+    TO_DEVICE,
+    WAIT_S,
+    WRITE,
+    AcceleratorArguments,
+    PassFailure,
+    register_places,
+)
+from edgedec.runtime.accelerator.lent_head import head_arguments
 from edgedec.runtime.accelerator.program_state import ProgramState
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import Driver
-from edgedec.runtime.driver.regions import OWNER_REGISTER
 from edgedec.runtime.loop.flight import Flight
-from edgedec.runtime.loop.inputs import STORED, SUBMIT, WAIT, LoopInputs, TargetArguments, check_size, members
+from edgedec.runtime.loop.inputs import STORED, SUBMIT, WAIT, LoopInputs, TargetArguments, check_size
 from edgedec.runtime.protocols import CostModel, State
 from edgedec.schemes import EmbeddingWeight, FloatWeight, Int8Weight
 
-__all__ = ["FETCH", "AcceleratorArguments", "AcceleratorLender", "lender_of"]
-
-_MOST_TURNS = 2
-_READ, _WRITE = CFUNCTYPE(c_int64, c_int64), CFUNCTYPE(c_int64, c_int64, c_int64)
-_ESTIMATE = CFUNCTYPE(c_double, c_int64, c_int64)
-_WAIT, _FLUSH, FETCH = CFUNCTYPE(c_int64, c_double), CFUNCTYPE(c_int64), CFUNCTYPE(c_int64, c_int64, c_int64)
-_FILES = ("offset", "size", "direction", "action")
-_TO_DEVICE, _FROM_DEVICE = 1, 2  # values of the setting of the direction
-
-
-def _bit(register: str, field: str) -> int:
-    return next(1 << lsb for one, lsb in REGISTER_MAP[register].positions() if one.name == field)
-
-
-_EVENTS = {_bit("interrupt_status", name): name for name in ("done", "committed")}
-
-
-class _Failure(IntEnum):
-    """``PassFailure`` of accelerator.hpp."""
-
-    NONE = 0
-    CALLED = 1
-    OWNER = 2
-    ERROR = 3
-    SILENT = 4
-    IDLE = 5
-    IDS = 6
-
-
-class _CacheFiles(ctypes.Structure):
-    """``CacheFiles`` of accelerator.hpp."""
-
-    _fields_ = members(c_int64, *_FILES, "start", "value")
-
-
-class AcceleratorArguments(ctypes.Structure):
-    """``AcceleratorArguments`` of accelerator.hpp."""
-
-    _fields_ = (
-        *members(c_void_p, "embed", "positions", "visible", "sequences", "logits", "found_ids"),
-        *(("found", c_int64), ("seconds", c_double), ("registers", c_void_p)),
-        *(("read", _READ), ("write", _WRITE), ("wait", _WAIT), ("flush", _FLUSH), ("fetch", FETCH)),
-        *(("flush_files", _CacheFiles), ("fetch_files", _CacheFiles)),
-        *members(c_double, "poll_seconds", "patience_seconds", "clock_hz"),
-        *members(c_int64, "owner_at", "parameters_at", "position_at", "mask_at", "commit_slots_at"),
-        *members(c_int64, "control_at", "status_at", "events_at", "counters_at"),
-        *members(c_int64, "committed_shift", "logits_shift", "start_bit", "commit_bit", "latch_bit", "busy_bits"),
-        *members(c_int64, "done_bit", "error_bit", "committed_bit", "owner"),
-        *members(c_void_p, "input", "places"),
-        *members(c_int64, "input_bytes", "port_bytes", "slots", "width", "item_bytes"),
-        *(("rows_start", c_int64), *members(c_double, "scale", "per_unit", "most")),
-        *(("angles", c_void_p * _MOST_TURNS), ("angles_start", c_int64 * _MOST_TURNS)),
-        *members(c_int64, "turns", "pairs"),
-        *(("output", c_void_p), *members(c_int64, "top_k", "vocab", "ids", "logit_exponent", "rows_at", "row_bytes")),
-        *(("likeliest", c_int64), ("head", HeadRowArguments), ("estimate", _ESTIMATE)),
-        *(*members(c_int64, "passes", "rows", "commits"), ("busy_seconds", c_double)),
-        ("counters", c_int64 * len(COUNTS)),
-        *members(c_int64, "accesses", "quiet", "pending", "failure", "written"),
-    )
+__all__ = ["AcceleratorLender", "lender_of"]
 
 
 def _work(arguments: AcceleratorArguments) -> Counters:
@@ -112,8 +68,19 @@ def _work(arguments: AcceleratorArguments) -> Counters:
     )
 
 
+@dataclass(frozen=True)
+class _Unmoved:
+    """A commit whose end was not seen, after ``start`` committed positions, and the error; None: it was Ctrl-C."""
+
+    start: int
+    error: Exception | None
+
+
 class AcceleratorLender:
     """Lends an accelerator and its states to the compiled loop.
+
+    The next pass is posted while a commit runs, and the round of the commit is read before either has ended. If the commit
+    fails, the rows that it should have moved run again, and the next call says so.
 
     Parameters:
         library: the compiled loop.
@@ -127,10 +94,12 @@ class AcceleratorLender:
 
     Members:
         flight: the rounds that run on the device now; None: there are none.
+        lent: the device is prepared for passes of the loop.
     """
 
     flight: ref[Flight] | None = None
     alone = True
+    lent = False
 
     def __init__(
         self,
@@ -149,6 +118,8 @@ class AcceleratorLender:
         self._arguments: AcceleratorArguments | None = None
         self._before = Counters()
         self._raised: BaseException | None = None
+        self._unmoved: _Unmoved | None = None  # a commit that the last call has left
+        self._unsaid: Exception | None = None  # error of a commit whose rows were already read
 
     def own(self, state: State) -> ProgramState | None:
         """Return the state of a sequence; None if it is not one of this target."""
@@ -167,8 +138,11 @@ class AcceleratorLender:
         """Prepare for passes of the loop. The device has the rows of the state that they follow.
 
         Raises:
-            DeviceError: the device cannot be brought to rest.
+            DeviceError: the device cannot be brought to rest; or a commit of the last call has failed.
         """
+        unsaid, self._unsaid, self._unmoved = self._unsaid, None, None
+        if unsaid is not None:
+            raise unsaid
         self._driver.lend()
         arguments = self.arguments
         if arguments.quiet:
@@ -176,11 +150,19 @@ class AcceleratorLender:
             self._driver.missed_interrupt()
         self._rows.lend()
         arguments.written = arguments.slots  # Python's passes have written to all of them
-        arguments.failure, self._raised = _Failure.NONE, None
+        arguments.pending, arguments.failure, self._raised = 0, PassFailure.NONE, None
+        self.lent = True
 
     def take_back(self, length: int) -> Counters:
-        """Give the device back to Python's driver, with ``length`` committed positions. Return what was done on it."""
+        """Give the device back to Python's driver, with ``length`` committed positions. Return what was done on it.
+
+        If one of them was not moved, the driver has those before it.
+        """
         self._driver.returned(length)
+        unmoved = self._unmoved
+        if unmoved is not None and unmoved.start < length:
+            self._driver.truncate(unmoved.start)
+            self._unsaid = unmoved.error
         before, self._before = self._before, _work(self.arguments)
         return self._before - before
 
@@ -232,6 +214,7 @@ class AcceleratorLender:
             cache=address,
             found=address + AcceleratorArguments.found.offset,
             seconds=address + AcceleratorArguments.seconds.offset,
+            settle=ctypes.cast(function("edgedec_loop_accelerator_settle"), c_void_p),
         )
         check_size(self._library, 6, AcceleratorArguments)
         self._library.check(function("edgedec_loop_accelerator_check")(address))
@@ -252,7 +235,7 @@ class AcceleratorLender:
         places = _places(program)
         arguments = AcceleratorArguments(
             **{name: array.ctypes.data for name, array in arrays.items()},
-            **_register_places(),
+            **register_places(),
             poll_seconds=self._access.poll_s,
             patience_seconds=driver.max_cycles / driver.device.clock_hz,
             clock_hz=driver.device.clock_hz,
@@ -279,7 +262,7 @@ class AcceleratorLender:
             row_bytes=program.row_bytes,
         )
         if self._cost is not None:
-            arguments.estimate = _ESTIMATE(self._cost.seconds)
+            arguments.estimate = ESTIMATE(self._cost.seconds)
         for at, (table, start) in enumerate(zip(angles, starts, strict=True)):
             arguments.angles[at], arguments.angles_start[at] = table.ctypes.data, start
         arguments.head, alive = head_arguments(driver.host)
@@ -294,26 +277,26 @@ class AcceleratorLender:
         if access.registers is not None and access.registers.nbytes >= REGISTER_MAP.bytes:
             arguments.registers = access.registers.ctypes.data
         else:
-            arguments.read = _READ(self._calling(device.read_register))
-            arguments.write = _WRITE(self._calling(device.write_register))
-            arguments.wait = _WAIT(self._calling(device.wait))
+            arguments.read = READ(self._calling(device.read_register))
+            arguments.write = WRITE(self._calling(device.write_register))
+            arguments.wait = WAIT_S(self._calling(device.wait))
         output = regions["output"].buffer
         for buffer, name, direction in (
-            (regions["input"].buffer, "flush", _TO_DEVICE),
-            (output, "fetch", _FROM_DEVICE),
+            (regions["input"].buffer, "flush", TO_DEVICE),
+            (output, "fetch", FROM_DEVICE),
         ):
             settings = access.cache(buffer)
             files = getattr(arguments, f"{name}_files")
             files.action = -1
             if isinstance(settings, CacheSettings):
-                action = settings.for_device if direction == _TO_DEVICE else settings.for_cpu
+                action = settings.for_device if direction == TO_DEVICE else settings.for_cpu
                 for file, number in zip(
-                    _FILES, (settings.offset, settings.size, settings.direction, action), strict=True
+                    FILES, (settings.offset, settings.size, settings.direction, action), strict=True
                 ):
                     setattr(files, file, number)
                 files.start, files.value = settings.start, direction
             elif settings is None and name == "flush":
-                arguments.flush = _FLUSH(self._calling(buffer.flush))
+                arguments.flush = FLUSH(self._calling(buffer.flush))
             elif settings is None:
                 arguments.fetch = FETCH(self._calling(output.invalidate))
 
@@ -332,9 +315,13 @@ class AcceleratorLender:
     def _after_call(self) -> None:
         """Tell the driver what runs, and raise what has interrupted the call, such as Ctrl-C. ``_failed`` raises errors."""
         interruption = None if isinstance(self._raised, Exception) else self._raised
+        pending = self.arguments.pending
+        moves = bool(pending & COMMITTED)
         # The rounds of an interrupted call are lost, and rings lack the rows that these have replaced.
-        longest = 0 if interruption is None else int(self._sequences[0].sum())
-        self._driver.left(_EVENTS.get(self.arguments.pending, ""), longest)
+        longest = 0 if interruption is None and not moves else int(self._sequences[0].sum())
+        self._driver.left("committed" if moves else "done" if pending else "", longest)
+        if moves:
+            self._unmoved = _Unmoved(self.arguments.moved_after, None if interruption else self._failure())
         if interruption is not None:
             self._driver.truncate(self._driver.length)  # to nothing, if a ring lacks these rows
             self._raised = None
@@ -342,22 +329,29 @@ class AcceleratorLender:
 
     def _failed(self) -> str:
         """Raise the error of the last pass or commit."""
-        raised, self._raised = self._raised, None
-        if raised is not None:
-            raise raised
+        raise self._failure()
+
+    def _failure(self) -> Exception:
+        """Return the error of the last pass or commit."""
+        if isinstance(self._raised, Exception):
+            return self._raised
         driver, failure = self._driver, self.arguments.failure
-        if failure == _Failure.OWNER:
-            raise DeviceError(driver.taken_text())
-        if failure == _Failure.ERROR:
-            raise DeviceError(driver.error_text())
-        if failure == _Failure.IDS:
+        if failure == PassFailure.IDS:
             ids = f"0..{driver.program.host.vocab - 1}"
-            raise DeviceError(f"the accelerator gave ids outside of {ids}; reset it, or load the program again")
-        if failure == _Failure.CALLED:
-            raise DeviceError(f"{driver.device.name}: the settings of its memory cannot be written; run as root")
-        driver.registers.write_fields("control", latch_counters=1)
-        issued = driver.registers.read("counter_descriptors")
-        raise DeviceError(driver.timeout_text(issued, failure == _Failure.IDLE))
+            return DeviceError(f"the accelerator gave ids outside of {ids}; reset it, or load the program again")
+        if failure == PassFailure.CALLED:
+            return DeviceError(f"{driver.device.name}: the settings of its memory cannot be written; run as root")
+        try:
+            if failure == PassFailure.OWNER:
+                return DeviceError(driver.taken_text())
+            if failure == PassFailure.ERROR:
+                return DeviceError(driver.error_text())
+            driver.registers.write_fields("control", latch_counters=1)
+            # A pass whose counters began with a commit's has a finished round before it, and is then not reported.
+            issued = driver.registers.read("counter_descriptors")
+            return DeviceError(driver.timeout_text(issued, failure == PassFailure.IDLE))
+        except DeviceError as error:  # the registers cannot be read
+            return error
 
 
 def lender_of(
@@ -402,31 +396,3 @@ def _angles(driver: Driver) -> tuple[list[NDArray[np.int16]], tuple[int, ...]]:
         if frequencies
     ]
     return tables, program.input_offsets(Destination.ANGLES) if tables else ()
-
-
-def _register_places() -> dict[str, int]:
-    """Return the places of the registers, and the bits of their fields."""
-    offsets = REGISTER_MAP.offsets()
-    places = {
-        "owner_at": OWNER_REGISTER,
-        "parameters_at": "pass_parameters",
-        "position_at": "position",
-        "mask_at": "mask",
-        "commit_slots_at": "commit_slots",
-        "control_at": "control",
-        "status_at": "status",
-        "events_at": "interrupt_status",
-        "counters_at": f"counter_{COUNTS[0]}",
-    }
-    shifts = {field.name: lsb for field, lsb in REGISTER_MAP["pass_parameters"].positions()}
-    return {name: offsets[register] for name, register in places.items()} | {
-        "committed_shift": shifts["committed"],
-        "logits_shift": shifts["logits"],
-        "start_bit": _bit("control", "start") | _bit("control", "clear_counters"),
-        "commit_bit": _bit("control", "commit") | _bit("control", "clear_counters"),
-        "latch_bit": _bit("control", "latch_counters"),
-        "busy_bits": _bit("status", "busy") | _bit("status", "error"),
-        "done_bit": _bit("interrupt_status", "done"),
-        "error_bit": _bit("interrupt_status", "error"),
-        "committed_bit": _bit("interrupt_status", "committed"),
-    }

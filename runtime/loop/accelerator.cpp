@@ -75,8 +75,12 @@ class Accelerator {
         check_owner();
         write(own_.commit_slots_at, chosen);
         write(own_.parameters_at, rows | past << own_.committed_shift);
+        own_.moved_after = past;
         ring(own_.commit_bit, own_.committed_bit);
-        end(0, 0);
+    }
+
+    void settle() {
+        if (own_.pending == own_.committed_bit) end(0, 0);
     }
 
   private:
@@ -123,17 +127,22 @@ class Accelerator {
         ring(own_.start_bit, own_.done_bit);
     }
 
+    // Queues what the registers describe. Events and counters begin with it, but for a pass that follows a commit whose end was not
+    // seen: they begin with the commit then.
     void ring(int64_t doorbell, int64_t event) {
-        own_.pending = event;
+        own_.chained = event == own_.done_bit && own_.pending == own_.committed_bit;
+        own_.pending = own_.chained ? own_.pending | event : event;
         barrier();
-        write(own_.events_at, own_.done_bit | own_.error_bit | own_.committed_bit);
-        write(own_.control_at, doorbell);
+        if (!own_.chained) write(own_.events_at, own_.done_bit | own_.error_bit | own_.committed_bit);
+        write(own_.control_at, own_.chained ? doorbell : doorbell | own_.clear_bit);
     }
 
-    // Waits for the end of what runs, counts it, and makes the first bytes of the output buffer readable. `rows` is 0 for a commit.
+    // Waits for the ends of what was queued, counts it, and makes the first bytes of the output buffer readable. `rows` is 0 for a
+    // commit without a pass after it.
     void end(int64_t bytes, int64_t rows) {
-        const auto began = std::chrono::steady_clock::now();
-        double left = own_.patience_seconds, part = own_.wait ? kFirstSlice : own_.poll_seconds;
+        auto began = std::chrono::steady_clock::now();
+        const double first = own_.wait ? kFirstSlice : own_.poll_seconds;
+        double left = own_.patience_seconds, part = first;
         for (;;) {
             part = std::max(0.0, std::min(part, left));
             const bool interrupted = pause(part);
@@ -143,16 +152,24 @@ class Accelerator {
             // A device that is called has a time of its own.
             left = own_.wait ? left - part : own_.patience_seconds - seconds_since(began);
             if (own_.wait) part = std::min(2 * part, kLongestSlice);
-            if (events & own_.error_bit) throw Failed{PassFailure::error};
-            if (events & own_.pending) {
+            const int64_t ended = events & own_.pending;
+            if (events & own_.error_bit) {
+                if (own_.chained) own_.pending &= ~(ended & own_.committed_bit);  // the commit has not failed, but the pass after it
+                throw Failed{PassFailure::error};
+            }
+            if (ended) {
                 own_.quiet += !interrupted;
-                break;
+                own_.pending &= ~ended;
+                if (!own_.pending) break;
+                write(own_.events_at, ended);  // so that the interrupt is that of the pass
+                began = std::chrono::steady_clock::now();
+                left = own_.patience_seconds, part = first;
+                continue;
             }
             if (events) throw Failed{PassFailure::silent};
             if (!(status & own_.busy_bits)) throw Failed{PassFailure::idle};
             if (left <= 0) throw Failed{PassFailure::silent};
         }
-        own_.pending = 0;
         barrier();
         count(rows);
         if (!bytes) return;
@@ -208,7 +225,7 @@ class Accelerator {
         own_.seconds += seconds;
         own_.busy_seconds += seconds;
         own_.passes += rows > 0;
-        own_.commits += rows == 0;
+        own_.commits += rows == 0 || own_.chained;
         own_.rows += rows;
     }
 
@@ -440,6 +457,12 @@ int32_t accelerator_move(const int64_t*, int64_t, void* session, const int32_t*,
                          int64_t count) {
     auto& arguments = *static_cast<AcceleratorArguments*>(session);
     return succeeds(arguments, [&] { Accelerator(arguments).commit(start, nodes, count, arguments.sequences[0]); });
+}
+
+void accelerator_settle(void* cache) {
+    auto& arguments = *static_cast<AcceleratorArguments*>(cache);
+    if (arguments.failure) return;  // the accelerator may be another driver's
+    succeeds(arguments, [&] { Accelerator(arguments).settle(); });
 }
 
 }  // namespace edgedec

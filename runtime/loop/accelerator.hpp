@@ -31,7 +31,7 @@ struct CacheFiles {
     int64_t start, value;  // value: of the direction
 };
 
-// An accelerator with a program, as `AcceleratorArguments` of runtime/accelerator/lending.py lays it out. Offsets are in bytes.
+// An accelerator with a program, as `AcceleratorArguments` of runtime/accelerator/lent_arguments.py lays it out. Offsets are in bytes.
 struct AcceleratorArguments {
     // The arrays that the loop writes and reads are those of TargetArguments.
     const double* embed;
@@ -56,7 +56,7 @@ struct AcceleratorArguments {
     double poll_seconds, patience_seconds, clock_hz;
     // Places of registers, bits of their fields, and the address of the output buffer, which shows whose the accelerator is.
     int64_t owner_at, parameters_at, position_at, mask_at, commit_slots_at, control_at, status_at, events_at, counters_at;
-    int64_t committed_shift, logits_shift, start_bit, commit_bit, latch_bit, busy_bits, done_bit, error_bit, committed_bit;
+    int64_t committed_shift, logits_shift, start_bit, commit_bit, latch_bit, clear_bit, busy_bits, done_bit, error_bit, committed_bit;
     int64_t owner;
     // The input buffer: rows of the residual, then tables of angles. `places` has the offset of each piece of `port_bytes` in the
     // memory, which is dealt out to the read ports.
@@ -79,7 +79,11 @@ struct AcceleratorArguments {
     double busy_seconds;
     int64_t counters[kCounters];
     int64_t accesses, quiet;  // accesses to registers; ends without an interrupt
-    int64_t pending;          // the bit of the event that ends what runs; 0: nothing runs
+    // The bits of the events that end what runs and waits; 0: nothing does. A commit that moves rows is one of these until the next
+    // pass has ended, or `settle`.
+    int64_t pending;
+    int64_t chained;          // 1: the counters of the last pass began with those of a commit
+    int64_t moved_after;      // committed positions before the rows that the last commit moves
     int64_t failure;          // a `PassFailure`
     int64_t written;          // rows of the input buffer that are not zero
 };
@@ -87,10 +91,12 @@ struct AcceleratorArguments {
 // Returns what is out of range; null: nothing is.
 const char* accelerator_fault(const AcceleratorArguments& arguments);
 
-// `submit`, `wait` and `move` of TargetArguments, whose `session` and `cache` are AcceleratorArguments.
+// `submit`, `wait`, `move` and `settle` of TargetArguments, whose `session` and `cache` are AcceleratorArguments. The accelerator queues
+// a move and the next pass, and `wait` waits for both.
 int32_t accelerator_submit(void* session, int64_t rows, int64_t results);
 int32_t accelerator_wait(void* session);
 int32_t accelerator_move(const int64_t* numbers, int64_t count, void* session, const int32_t* blocks, int64_t stride, int64_t held,
                          int64_t start, const int32_t* nodes, int64_t rows);
+void accelerator_settle(void* cache);
 
 }  // namespace edgedec

@@ -112,7 +112,7 @@ void check_coupling(int64_t coupling, const SamplingOptions* options) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 17; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 18; }
 
 // Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model, 4 of
 // `auto`, 5 of its candidates, 6 of an accelerator.
@@ -341,7 +341,7 @@ EDGEDEC_API void edgedec_loop_stop(void* follower) { static_cast<Follower*>(foll
 // Returns once the call has ended, which begins no further round.
 EDGEDEC_API void edgedec_loop_halt(void* follower) { static_cast<Follower*>(follower)->halt(); }
 
-// Checks the arguments of an accelerator, which `submit`, `wait` and `move` then take.
+// Checks the arguments of an accelerator, which `submit`, `wait`, `move` and `settle` then take.
 EDGEDEC_API int64_t edgedec_loop_accelerator_check(const AcceleratorArguments* arguments) {
     return guarded([&] {
         const char* fault = accelerator_fault(*arguments);
@@ -360,3 +360,5 @@ EDGEDEC_API int32_t edgedec_loop_accelerator_move(const int64_t* numbers, int64_
                                                   int64_t stride, int64_t held, int64_t start, const int32_t* nodes, int64_t rows) {
     return accelerator_move(numbers, count, session, blocks, stride, held, start, nodes, rows);
 }
+
+EDGEDEC_API void edgedec_loop_accelerator_settle(void* cache) { accelerator_settle(cache); }

@@ -53,7 +53,7 @@ class TargetArguments(ctypes.Structure):
         *(*members(c_void_p, "move", "cache_numbers"), ("cache_count", c_int64), ("cache", c_void_p)),
         *(*members(c_void_p, "slots", "commit", "state_numbers"), ("state_count", c_int64), ("states", c_void_p)),
         *members(c_int64, "table_floats", "slot_floats", "slot_rows", "slot_count"),
-        *members(c_void_p, "stored_rows", "wide_embed", "found_ids", "found", "seconds"),
+        *members(c_void_p, "stored_rows", "wide_embed", "found_ids", "found", "seconds", "settle"),
     )
 
 

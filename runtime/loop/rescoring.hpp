@@ -9,7 +9,7 @@
 
 namespace edgedec {
 
-// The int8 head, as `HeadRows` of runtime/accelerator/lending.py lays it out, and where the accelerator writes the norm from which
+// The int8 head, as `HeadRowArguments` of runtime/accelerator/lent_head.py lays it out, and where the accelerator writes the norm from which
 // its codes follow. Without a rough head `codes` is null.
 struct HeadRows {
     const int8_t* codes;      // [vocab][width]

@@ -132,9 +132,10 @@ class Rounds {
     void run() {
         const auto began = Clock::now();
         for (int64_t rounds = 0; rounds < call_.most_rounds; ++rounds) {
-            if (rounds && (paused() || seconds_between(began, Clock::now()) >= call_.most_seconds)) return;
-            if (!round(rounds)) return;
+            if (rounds && (paused() || seconds_between(began, Clock::now()) >= call_.most_seconds)) break;
+            if (!round(rounds)) break;
         }
+        if (call_.target->settle) call_.target->settle(call_.target->cache);
     }
 
   private:

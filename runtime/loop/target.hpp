@@ -60,12 +60,14 @@ struct TargetArguments {
     int64_t table_floats, slot_floats, slot_rows, slot_count;
     // Only some targets have these; the others have null. The embedding in memory, in the place of `file`. Embeddings in
     // float64, in the place of `embed`: rounded to integers, they are those of Python. The number of ids of each row in `found_ids` [rows][found] after a
-    // pass, in ascending order, which alone have logits; 0: whole rows. The seconds of the last pass in the target's own time.
+    // pass, in ascending order, which alone have logits; 0: whole rows. The seconds of the last pass in the target's own time, with
+    // those of a move that `wait` has waited for. `settle` waits for a move that goes on after `move` has returned, if no pass follows.
     const uint8_t* stored_rows;
     double* wide_embed;
     const int32_t* found_ids;
     const int64_t* found;
     const double* seconds;
+    void (*settle)(void* cache);
 };
 
 // Returns the logits of the last pass.

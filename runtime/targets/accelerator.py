@@ -301,14 +301,16 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
         self._land()
         if self._running is not None:
             self._running.copied()  # wait for it, because the device runs one pass at a time
+        self._lender.lent = False  # a failure here leaves fewer rows, which nothing may count
         self._cache.bring(state, state.rows)
         self._lender.lend()
 
     def _returned(self, state: ProgramState, rows: list[Row]) -> None:
         """Note rows that the compiled loop has committed, and what it has done on the device."""
         assert self._lender is not None, "it has lent the state"
-        self._cache.extend(rows)
-        self._counters += self._lender.take_back(state.length)
+        if self._lender.lent:
+            self._cache.extend(rows)
+            self._counters += self._lender.take_back(state.length)
 
     def _commit(self, state: ProgramState, nodes: I32) -> None:
         """Commit rows of the state's last pass. If another state's rows are on the device now, they run again later.

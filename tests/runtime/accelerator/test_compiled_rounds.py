@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import POINTER, c_int64, cast
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ from edgedec.runtime import loop
 from edgedec.runtime.accelerator import opening
 from edgedec.runtime.accelerator.float_logits import SparseRows
 from edgedec.runtime.accelerator.lending import lender_of
+from edgedec.runtime.accelerator.lent_arguments import COMMITTED
 from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.driver.driver import Driver
 from edgedec.runtime.driver.regions import OWNER_REGISTER
+from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.planning.speculation import SpecConfig
+from edgedec.runtime.protocols import I32, Pass
 from edgedec.runtime.rounds import compiled
 from edgedec.runtime.rounds.adaptive import Adaptive
 from edgedec.runtime.sampling.sampling import SamplingConfig
@@ -40,6 +45,9 @@ OPTIONS = AcceleratorOptions(overrides={"slots": 8})
 GREEDY = SamplingConfig(temperature=0)
 PROMPT = np.array(([5, 9, 12, 7] * 5)[:18], np.int32)
 TOKENS = 20
+_CONTROL, _COMMIT_SLOTS, _PARAMETERS, _EVENTS = (
+    REGISTER_MAP.offsets()[name] for name in ("control", "commit_slots", "pass_parameters", "interrupt_status")
+)
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +227,168 @@ def test_a_pass_that_never_ends_is_reported_with_its_instruction(path: Path) -> 
             write(session)
         device.frozen = False
         assert write(session).tokens == whole
+
+
+@contextmanager
+def moving(path: Path) -> Iterator[tuple[Session, FaultyDevice]]:
+    """Open a session whose rounds all have guesses, so that commits of every text move rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Adaptive, "size", lambda adaptive, policy, size, length: size)
+        with faulty(path, "stand", "dynamic") as (session, device):
+            yield session, device
+
+
+def watch_doorbells(device: FaultyDevice, rung: Callable[[str], object]) -> None:
+    """Call a function with "start" or "commit" when a doorbell is rung, before it is."""
+    names = {"start": 1, "commit": 2}
+
+    def before_write(offset: int, value: int) -> int:
+        if offset == _CONTROL:
+            for name, bit in names.items():
+                if value & bit:
+                    rung(name)
+        return value
+
+    device.before_write = before_write
+
+
+@pytest.mark.thorough
+def test_nothing_is_awaited_between_a_commit_and_the_next_pass(path: Path) -> None:
+    with moving(path) as (session, device), pytest.MonkeyPatch.context() as patch:
+        for _ in range(2):
+            write(session)
+        rung, calls, run = list[tuple[str, int]](), list[int](), RoundsCall.run
+
+        def counted(call: RoundsCall, *arguments: Any) -> int:
+            calls.append(len(rung))
+            return run(call, *arguments)
+
+        patch.setattr(RoundsCall, "run", counted)
+        watch_doorbells(device, lambda name: rung.append((name, len(device.waits_s))))
+        lender = target_of(session).compiled
+        assert lender is not None
+        commits = lender.arguments.commits
+        whole = write(session).tokens
+        own = rung[calls[0] :]  # the rounds before it are Python's
+        waits = [after - before for (one, before), (_, after) in pairwise(own) if one == "commit"]
+        assert waits.count(0) > 0
+        assert len(waits) - waits.count(0) < len(calls), "the last commit of a call is awaited, and no other"
+        assert [one for one, _ in own].count("commit") == lender.arguments.commits - commits
+    with opened(path) as session:
+        assert write(session).tokens == whole
+
+
+def fail_commit(device: FaultyDevice, number: int) -> None:
+    """Let the commit of this number, from 1 on, be of a pass of no slots, which moves nothing and is an error."""
+    numbers, last = count(1), 0
+
+    def before_write(offset: int, value: int) -> int:
+        nonlocal last
+        last, before = offset, last
+        commits = offset == _PARAMETERS and before == _COMMIT_SLOTS
+        return value & ~0xF if commits and next(numbers) == number else value
+
+    device.before_write = before_write
+
+
+@pytest.mark.thorough
+def test_a_commit_that_fails_is_reported_and_its_rows_run_again(path: Path) -> None:
+    with opened(path) as session:
+        whole = write(session).tokens
+    with moving(path) as (session, device):
+        for _ in range(2):
+            assert write(session).tokens == whole
+        lender, rung = target_of(session).compiled, list[str]()
+        assert lender is not None
+        passes, commits = lender.arguments.passes, lender.arguments.commits
+        fail_commit(device, 3)  # the first is Python's, and no pass follows the second
+        spoil = device.before_write
+        watch_doorbells(device, rung.append)
+        note = device.before_write
+        device.before_write = lambda offset, value: note(offset, spoil(offset, value))
+        with pytest.raises(DeviceError, match="slots"):
+            write(session)
+        assert rung.count("commit") == 3
+        first = rung.index("commit")
+        assert rung[first + 1 :] == ["start", "commit", "start", "commit", "start", "start"]
+        # The third pass after the first commit was posted before the error was seen, and the fourth is Python's.
+        assert (lender.arguments.passes - passes, lender.arguments.commits - commits) == (2, 1)
+        device.before_write = lambda _, value: value
+        assert write(session).tokens == whole
+
+
+@pytest.mark.thorough
+def test_ctrl_c_while_a_commit_runs_ends_the_answer_and_nothing_else(path: Path) -> None:
+    with moving(path) as (session, device):
+        for _ in range(2):
+            whole = write(session).tokens
+
+        rung, lender = list[str](), target_of(session).compiled
+        assert lender is not None
+
+        def interrupt(name: str) -> None:
+            rung.append(name)
+            device.interrupted_waits += name == "commit" and rung.count("commit") == 3  # after one of Python's
+
+        watch_doorbells(device, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write(session)
+        assert rung[-2:] == ["commit", "start"]
+        assert lender.arguments.pending == COMMITTED | 1
+        device.before_write = lambda _, value: value
+        assert write(session).tokens == whole
+
+
+@pytest.mark.thorough
+def test_a_pass_after_a_commit_that_never_ends_is_met_again_by_the_next_call(path: Path) -> None:
+    with moving(path) as (session, device):
+        for _ in range(2):
+            whole = write(session).tokens
+        lender = target_of(session).compiled
+        assert lender is not None
+        lender.arguments.patience_seconds = 1000 / device.clock_hz
+        target_of(session).driver.max_cycles = 1000
+
+        def before_write(offset: int, value: int) -> int:
+            device.frozen = device.frozen or (offset == _EVENTS and value == COMMITTED)  # the commit has ended
+            return value
+
+        device.before_write = before_write
+        with pytest.raises(DeviceError, match="gave no answer within 1000 cycles; 0 instructions were issued: "):
+            write(session)
+        device.before_write, device.frozen = lambda _, value: value, False
+        lender.arguments.patience_seconds = target_of(session).driver.max_cycles = 1 << 40
+        assert write(session).tokens == whole
+
+
+def test_rows_that_could_not_run_again_are_not_taken_for_those_of_the_text(path: Path) -> None:
+    with faulty(path) as (session, device):
+        target, posted, text = target_of(session), Driver.post, PROMPT[:8]
+        states = [target.open(session.run.limits) for _ in range(2)]
+
+        def run(state: Any, ids: I32) -> list[float]:
+            rows = np.arange(len(ids), dtype=np.int32)
+            work = Pass(ids=ids, positions=state.length + rows)
+            (result,) = target.submit([(state, work)]).result()
+            state.commit(rows)
+            return [float(value) for value in result.logits[0]]
+
+        run(states[0], text)
+        expected = run(states[0], text[:1])
+        states[0].truncate(8)
+        run(states[1], text[3:])
+
+        def failing(*arguments: Any, **options: Any) -> None:
+            posted(*arguments, **options)
+            device.failing_reads = 1
+
+        lent: Any = states[0]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Driver, "post", failing)
+            with pytest.raises(DeviceError, match="no answer to a read of 0x"):
+                lent.reserve(1)
+        lent.advance(8, text)  # the rounds do this after an error
+        assert run(states[0], text[:1]) == expected
 
 
 def test_an_accelerator_that_another_driver_has_taken_is_left_alone(path: Path) -> None:

@@ -444,9 +444,10 @@ void rounds() {
     show("rounds");
 }
 
-// An accelerator whose functions are called. A pass ends in a wait, with random logits of which it finds the largest.
+// An accelerator whose functions are called. What is queued ends in waits, a commit by itself or with the pass after it; a pass has random
+// logits of which it finds the largest.
 constexpr int64_t kMostSlots = edgedec::kMostSlots, kPairs = 3, kMostFound = 8, kRowsAt = 4096, kClear = 88, kControl = 80;
-int64_t device_registers[64], device_events;
+int64_t device_registers[64], device_events, device_commits, device_passes;  // the last two are queued
 edgedec::AcceleratorArguments device;
 std::vector<uint8_t> device_input, device_output;
 
@@ -479,16 +480,23 @@ int64_t write_device(int64_t offset, int64_t value) {
     put(value);
     device_registers[offset / 4] = value;
     if (offset == kClear) device_events &= ~value;
+    if (offset == kControl) device_commits += value & device.commit_bit, device_passes += value & device.start_bit;
     return 0;
 }
 
 int64_t wait_for_device(double) {
-    const int64_t doorbell = device_registers[kControl / 4];
-    if (doorbell == device.commit_bit) device_events = device.committed_bit;
-    if (doorbell != device.start_bit) return 1;
+    const bool fails = failing && number(8 * failing) == 0;
+    if (device_commits) {
+        device_events |= fails ? device.error_bit : device.committed_bit;
+        device_passes = fails ? 0 : device_passes;
+        device_commits = 0;
+        if (fails || number(2)) return number(2);
+    }
+    if (!device_passes) return 1;
     put(device_input.data(), device_input.size());
     for (int64_t row = 0; row < device.slots; ++row) find_largest(row);
-    device_events = failing && number(8 * failing) == 0 ? device.error_bit : device.done_bit;
+    device_events |= fails ? device.error_bit : device.done_bit;
+    device_passes = 0;
     return number(2);
 }
 
@@ -535,6 +543,7 @@ void accelerators() {
         target.logits = target_logits;
         target.vocab = kVocab, target.rows = device.slots;
         target.submit = edgedec::accelerator_submit, target.wait = edgedec::accelerator_wait, target.move = edgedec::accelerator_move;
+        target.settle = edgedec::accelerator_settle;
         target.session = target.cache = &device;
         target.scales = scales;
         target.block_rows = kPositions, target.kinds = target.table_stride = target.block_stride = 1;
@@ -549,12 +558,13 @@ void accelerators() {
         call.target = &target, call.texts = addresses, call.count = 1, call.most_rounds = kRounds, call.most_seconds = 1e9;
         call.pass_seconds = seconds, call.pass_began = began;
         failing = number(4) ? 0 : 12;
-        device_events = 0;
+        device_events = device_commits = device_passes = 0;
         put(edgedec_loop_rounds(&call));
         owner.show_rounds(owner.arguments.rounds);
         put(device.failure);
         put(device.passes);
         put(device.commits);
+        put(device.pending);
     }
     show("accelerators");
 }

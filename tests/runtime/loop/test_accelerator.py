@@ -23,9 +23,21 @@ from edgedec.reference.integer_profile.rescoring import HeadRows, Rescoring
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime import loop
 from edgedec.runtime.accelerator.float_logits import float_logits, found_likeliest
-from edgedec.runtime.accelerator.lending import FETCH
+from edgedec.runtime.accelerator.lent_arguments import FETCH
 from edgedec.runtime.accelerator.lent_head import HeadRowArguments
-from tests.runtime.loop.support.still_accelerator import AT, DONE, IDS, PAIRS, SLOTS, TOP_K, VOCAB, WIDTH, Still
+from tests.runtime.loop.support.still_accelerator import (
+    AT,
+    COMMITTED,
+    DONE,
+    ERROR,
+    IDS,
+    PAIRS,
+    SLOTS,
+    TOP_K,
+    VOCAB,
+    WIDTH,
+    Still,
+)
 
 LIBRARY = loop.load()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
@@ -73,7 +85,43 @@ def test_a_commit_names_the_slots_that_move() -> None:
     assert still.commit([0, 2, 3]) == 0
     assert still.registers[AT["commit_slots_at"] // 4] == 0b1101
     assert still.registers[AT["parameters_at"] // 4] == 4 | 7 << 4
-    assert (still.arguments.commits, still.arguments.passes) == (1, 0)
+    assert (still.arguments.pending, still.arguments.commits) == (COMMITTED, 0)
+    still.settle()
+    assert (still.arguments.pending, still.arguments.commits, still.arguments.passes) == (0, 1, 0)
+    still.settle()
+    assert still.arguments.commits == 1
+
+
+def test_a_pass_is_queued_after_a_commit_and_both_are_counted_once() -> None:
+    still = Still(clear_bit=16)
+    assert still.commit([0, 2]) == 0
+    assert still.registers[AT["control_at"] // 4] == 2 | 16
+    still.registers[AT["events_at"] // 4] = 0
+    assert still.submit(3) == 0
+    assert still.registers[AT["control_at"] // 4] == 1, "the counters go on, and with them the commit's"
+    assert still.registers[AT["events_at"] // 4] == 0, "the end of the commit is not cleared"
+    assert still.arguments.pending == COMMITTED | DONE
+    still.registers[AT["events_at"] // 4] = COMMITTED | DONE
+    assert still.wait() == 0
+    arguments = still.arguments
+    assert (arguments.pending, arguments.commits, arguments.passes, arguments.rows) == (0, 1, 1, 3)
+    assert list(arguments.counters) == list(range(100, 106))
+    assert still.submit(1) == still.wait() == 0
+    assert (arguments.commits, arguments.passes, arguments.chained) == (1, 2, 0)
+    assert list(arguments.counters) == [2 * count for count in range(100, 106)]
+
+
+@pytest.mark.parametrize("ended", [0, COMMITTED])
+def test_an_error_is_the_commits_unless_that_has_ended(ended: int) -> None:
+    still = Still(error_bit=ERROR)
+    assert still.commit([0, 2]) == still.submit(2) == 0
+    still.registers[AT["events_at"] // 4] = ERROR | ended
+    assert still.wait() == 1
+    arguments = still.arguments
+    assert (arguments.failure, arguments.pending, arguments.moved_after) == (3, DONE | (COMMITTED & ~ended), 7)
+    assert (arguments.commits, arguments.passes, list(arguments.counters)) == (0, 0, [0] * 6)
+    still.settle()
+    assert arguments.pending == DONE | (COMMITTED & ~ended), "nothing is awaited after a failure"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ class FaultyDevice:
         failing_reads: number of next reads of a register that raise a DeviceError.
         waits_s: timeout of each wait, in seconds.
         before_read: function called with every offset before it is read.
+        before_write: function called with every offset and value before it is written; it returns the value to write.
     """
 
     def __init__(self, device: Device) -> None:
@@ -30,6 +31,7 @@ class FaultyDevice:
         self.interrupted_waits = self.failing_reads = 0
         self.waits_s: list[float] = []
         self.before_read: Callable[[int], None] = lambda _: None
+        self.before_write: Callable[[int, int], int] = lambda _, value: value
 
     def read_register(self, offset: int) -> int:
         self.before_read(offset)
@@ -39,7 +41,7 @@ class FaultyDevice:
         return self.device.read_register(offset)
 
     def write_register(self, offset: int, value: int) -> None:
-        self.device.write_register(offset, value)
+        self.device.write_register(offset, self.before_write(offset, value))
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Buffer:
         return self.device.allocate(size_bytes, alignment_bytes=alignment_bytes)

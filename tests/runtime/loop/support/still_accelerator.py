@@ -14,9 +14,22 @@ import numpy as np
 from edgedec.hw.isa.output_layout import ROWS_OFFSET
 from edgedec.hw.isa.striping import physical_address
 from edgedec.runtime import loop
-from edgedec.runtime.accelerator.lending import AcceleratorArguments
+from edgedec.runtime.accelerator.lent_arguments import AcceleratorArguments
 
-__all__ = ["AT", "DONE", "IDS", "ITEM_BYTES", "PAIRS", "SLOTS", "TOP_K", "VOCAB", "WIDTH", "Still"]
+__all__ = [
+    "AT",
+    "COMMITTED",
+    "DONE",
+    "ERROR",
+    "IDS",
+    "ITEM_BYTES",
+    "PAIRS",
+    "SLOTS",
+    "TOP_K",
+    "VOCAB",
+    "WIDTH",
+    "Still",
+]
 
 LIBRARY = loop.load()
 SLOTS, WIDTH, PAIRS, VOCAB, IDS, TOP_K = 4, 5, 3, 24, 22, 4
@@ -123,6 +136,10 @@ class Still:
         kept = np.array(nodes, np.int32)
         move = LIBRARY.function("edgedec_loop_accelerator_move")
         return int(move(None, 0, self.address, None, 1, 1, 7, kept.ctypes.data, len(kept)))
+
+    def settle(self) -> None:
+        assert LIBRARY is not None
+        LIBRARY.function("edgedec_loop_accelerator_settle")(self.address)
 
     def words(self, start: int, count: int) -> list[int]:
         """Return words of the input buffer from a logical address on."""
