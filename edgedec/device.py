@@ -41,6 +41,7 @@ __all__ = [
     "OPTIONAL",
     "PACKAGES",
     "Buffer",
+    "BufferCache",
     "CacheSettings",
     "Device",
     "Kind",
@@ -108,6 +109,9 @@ class CacheSettings:
     start: int
 
 
+BufferCache = CacheSettings | Literal["coherent", "instructions"] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoopAccess:
     """The way in which the compiled loop reaches a device without Python.
@@ -115,13 +119,14 @@ class LoopAccess:
     Members:
         registers: uint32 [n], the mapped registers; None: the loop calls ``read_register``, ``write_register`` and ``wait``.
         poll_s: seconds between two looks at mapped registers.
-        cache: returns a buffer's settings; "coherent" if the buffer needs none; None: the loop calls ``flush`` and
-            ``invalidate``.
+        cache: returns a buffer's settings; "coherent" if the buffer needs none; "instructions" if the processor's own
+            instructions for its cache do what ``flush`` and ``invalidate`` do, which the loop calls where a program may
+            not use such instructions; None: the loop calls these two.
     """
 
     registers: NDArray[np.uint32] | None = None
     poll_s: float = 0.0
-    cache: Callable[[Any], CacheSettings | Literal["coherent"] | None] = lambda buffer: None
+    cache: Callable[[Any], BufferCache] = lambda buffer: None
 
 
 class Device(Protocol):

@@ -295,9 +295,12 @@ class AcceleratorLender:
                 ):
                     setattr(files, file, number)
                 files.start, files.value = settings.start, direction
-            elif settings is None and name == "flush":
+            elif settings == "instructions" and self._library.function("edgedec_loop_cache_instructions")():
+                arguments.cache_instructions = 1
+                buffer.flush()  # no line stays that would be written over results when it is discarded
+            elif settings != "coherent" and name == "flush":
                 arguments.flush = FLUSH(self._calling(buffer.flush))
-            elif settings is None:
+            elif settings != "coherent":
                 arguments.fetch = FETCH(self._calling(output.invalidate))
 
     def _calling(self, function: Callable[..., object]) -> Callable[..., int]:

@@ -67,7 +67,7 @@ class AcceleratorArguments(ctypes.Structure):
         *members(c_void_p, "embed", "positions", "visible", "sequences", "logits", "found_ids"),
         *(("found", c_int64), ("seconds", c_double), ("registers", c_void_p)),
         *(("read", READ), ("write", WRITE), ("wait", WAIT_S), ("flush", FLUSH), ("fetch", FETCH)),
-        *(("flush_files", _CacheFiles), ("fetch_files", _CacheFiles)),
+        *(("flush_files", _CacheFiles), ("fetch_files", _CacheFiles), ("cache_instructions", c_int64)),
         *members(c_double, "poll_seconds", "patience_seconds", "clock_hz"),
         *members(c_int64, "owner_at", "parameters_at", "position_at", "mask_at", "commit_slots_at"),
         *members(c_int64, "control_at", "status_at", "events_at", "counters_at"),

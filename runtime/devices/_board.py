@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import weakref
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.device import CacheSettings, Kind, LoopAccess
+from edgedec.device import BufferCache, Kind, LoopAccess
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.handoff.read import Handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
@@ -153,7 +153,7 @@ class BoardDevice:
         """The way in which the compiled loop reaches the accelerator."""
         return LoopAccess(registers=self._parts.registers.mapped, poll_s=_POLL_S, cache=self._cache_settings)
 
-    def _cache_settings(self, buffer: Any) -> CacheSettings | Literal["coherent"] | None:
+    def _cache_settings(self, buffer: Any) -> BufferCache:
         """Return how the host's cache of a buffer is written back and discarded without Python; None: by Python."""
         return None
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.device import CacheSettings, Kind
+from edgedec.device import BufferCache, CacheSettings, Kind
 from edgedec.errors import BundleError, DeviceError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
@@ -165,7 +165,7 @@ class DevmemDevice(BoardDevice):
         self._check_room(size_bytes, alignment_bytes)
         return DevmemBuffer(self._pool, size_bytes, alignment_bytes, self._parts.buffers)
 
-    def _cache_settings(self, buffer: DevmemBuffer) -> CacheSettings | Literal["coherent"] | None:
+    def _cache_settings(self, buffer: DevmemBuffer) -> BufferCache:
         return buffer.cache_settings
 
 

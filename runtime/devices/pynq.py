@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.device import BufferCache
 from edgedec.errors import BundleError, DeviceError, ToolError
 from edgedec.host.install_hint import install_extra
 from edgedec.hw.config import AcceleratorConfig
@@ -94,6 +95,10 @@ class PynqDevice(BoardDevice):
                 "board's main memory"
             )
         return BoardBuffer(whole, start, size_bytes, self._parts.buffers)
+
+    def _cache_settings(self, buffer: Any) -> BufferCache:
+        """Return that a board's buffers are mapped memory. A simulated board has to be told of each change."""
+        return "instructions" if self.kind == "measured" else None
 
 
 def open_device(

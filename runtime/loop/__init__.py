@@ -26,7 +26,7 @@ __all__ = ["LOOPS", "NO_TOKEN", "Loop", "load"]
 
 LOOPS = ("compiled", "python")  # values of EDGEDEC_LOOP
 NO_TOKEN = -2  # result of a function: the logits of a row give no token
-_ABI = 18  # value of edgedec_loop_abi() in api.cpp
+_ABI = 19  # value of edgedec_loop_abi() in api.cpp
 _LOG = logging.getLogger(__name__)
 
 _TREE = (c_void_p, c_void_p, c_int64)  # tokens, parents, number of nodes
@@ -62,6 +62,7 @@ _FUNCTIONS: Functions = {
     "edgedec_loop_stop": (None, (c_void_p,)),
     "edgedec_loop_halt": (None, (c_void_p,)),
     "edgedec_loop_accelerator_check": (c_int64, (c_void_p,)),
+    "edgedec_loop_cache_instructions": (c_int64, ()),
     "edgedec_loop_accelerator_submit": (c_int32, (c_void_p, c_int64, c_int64)),
     "edgedec_loop_accelerator_wait": (c_int32, (c_void_p,)),
     "edgedec_loop_accelerator_move": (

@@ -32,6 +32,27 @@ void barrier() {
 #endif
 }
 
+// Writes the lines of the host's cache back that have these bytes, and discards them with `discards`. A line that the host has not
+// written to is only discarded.
+void maintain(const uint8_t* first, int64_t bytes, bool discards) {
+#if defined(__aarch64__)
+    uint64_t type = 0;
+    __asm__ volatile("mrs %0, ctr_el0" : "=r"(type));
+    const uint64_t line = uint64_t{4} << (type >> 16 & 15);
+    const auto begin = reinterpret_cast<uint64_t>(first), end = begin + static_cast<uint64_t>(bytes);
+    for (uint64_t at = begin & ~(line - 1); at < end; at += line) {
+        if (discards) {
+            __asm__ volatile("dc civac, %0" ::"r"(at) : "memory");
+        } else {
+            __asm__ volatile("dc cvac, %0" ::"r"(at) : "memory");
+        }
+    }
+    barrier();
+#else
+    static_cast<void>(first), static_cast<void>(bytes), static_cast<void>(discards);
+#endif
+}
+
 // A result of a row: its scale, and the likeliest tokens.
 struct Scale {
     uint16_t mantissa;
@@ -48,6 +69,7 @@ class Accelerator {
 
     void start(int64_t rows) {
         fill(rows);
+        if (own_.cache_instructions) maintain(own_.input, own_.input_bytes, false);
         if (own_.flush) called(own_.flush());
         synchronize(own_.flush_files, 0, own_.input_bytes);
         check_owner();
@@ -178,6 +200,7 @@ class Accelerator {
     }
 
     void fetch(int64_t start, int64_t bytes) {
+        if (own_.cache_instructions) maintain(own_.output + start, bytes, true);
         if (own_.fetch) called(own_.fetch(start, bytes));
         synchronize(own_.fetch_files, start, bytes);
     }
@@ -425,6 +448,7 @@ bool is_power(int64_t number) { return number > 0 && !(number & (number - 1)); }
 const char* accelerator_fault(const AcceleratorArguments& arguments) {
     const AcceleratorArguments& own = arguments;
     if (!own.registers && (!own.read || !own.write || !own.wait)) return "registers are neither mapped nor called";
+    if (own.cache_instructions && !kCacheInstructions) return "this processor has no instructions for its cache";
     if (!own.wait && !(own.poll_seconds > 0 && own.poll_seconds < 1)) return "the time between two looks is not 0 to 1 s";
     if (!(own.patience_seconds > 0 && own.clock_hz > 0 && own.per_unit > 0)) return "a time or a unit is not positive";
     if (own.slots < 1 || own.slots > kMostSlots || own.turns < 0 || own.turns > kMostTurns || own.pairs < 0 || own.width < 1)

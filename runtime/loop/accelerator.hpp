@@ -13,6 +13,14 @@ constexpr int64_t kMostTurns = 2;    // tables of angles
 constexpr int64_t kCounters = 6;     // registers counter_..., of 64 bits each
 constexpr int64_t kMostFound = 64;   // likeliest tokens of a row
 
+// Programs may write the host's cache back and discard it by instructions. Linux lets them on AArch64 (where the processor
+// has an erratum, it does it for them), and on no other processor of a board.
+#if defined(__aarch64__)
+constexpr bool kCacheInstructions = true;
+#else
+constexpr bool kCacheInstructions = false;
+#endif
+
 // Why an operation did not succeed.
 enum class PassFailure : int64_t {
     none = 0,
@@ -44,8 +52,8 @@ struct AcceleratorArguments {
     double seconds;  // the last pass took them
     // Its registers, mapped as words; null: `read` and `write` are called. `wait` returns 1 with an interrupt and 0 without; null:
     // the registers are read every `poll_seconds`. `flush` writes the host's cache of the input buffer back, and `fetch`
-    // discards that of bytes of the output buffer; null: the files do it, or memory is coherent. All return a negative
-    // number if they fail.
+    // discards that of bytes of the output buffer; null: the files or instructions do it, or memory is coherent. All return a
+    // negative number if they fail.
     volatile uint32_t* registers;
     int64_t (*read)(int64_t offset);
     int64_t (*write)(int64_t offset, int64_t value);
@@ -53,6 +61,7 @@ struct AcceleratorArguments {
     int64_t (*flush)();
     int64_t (*fetch)(int64_t start, int64_t bytes);
     CacheFiles flush_files, fetch_files;
+    int64_t cache_instructions;  // 1: the processor's instructions do it, which are there with `kCacheInstructions`
     double poll_seconds, patience_seconds, clock_hz;
     // Places of registers, bits of their fields, and the address of the output buffer, which shows whose the accelerator is.
     int64_t owner_at, parameters_at, position_at, mask_at, commit_slots_at, control_at, status_at, events_at, counters_at;

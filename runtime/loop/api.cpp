@@ -112,7 +112,7 @@ void check_coupling(int64_t coupling, const SamplingOptions* options) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 18; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 19; }
 
 // Sizes of structures, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both, 3 of a draft model, 4 of
 // `auto`, 5 of its candidates, 6 of an accelerator.
@@ -349,6 +349,9 @@ EDGEDEC_API int64_t edgedec_loop_accelerator_check(const AcceleratorArguments* a
         return 0;
     });
 }
+
+// Returns whether programs may make the host's cache agree with memory by instructions.
+EDGEDEC_API int64_t edgedec_loop_cache_instructions() { return kCacheInstructions; }
 
 EDGEDEC_API int32_t edgedec_loop_accelerator_submit(void* session, int64_t rows, int64_t results) {
     return accelerator_submit(session, rows, results);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import POINTER, c_int64, cast
 from itertools import count, pairwise
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedec.device import LoopAccess
-from edgedec.errors import DeviceError
+from edgedec.errors import DeviceError, EdgedecError
 from edgedec.hw.config import RING_SLACK
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.hw.isa.striping import stripe
@@ -398,6 +398,31 @@ def test_an_accelerator_that_another_driver_has_taken_is_left_alone(path: Path) 
         at_read(device, 200, lambda: device.write_register(offset, 0x1000))
         with pytest.raises(DeviceError, match=r"its output_address is 0x.*1000, not 0x.*open one driver at a time"):
             write(session)
+
+
+def test_the_host_cache_is_left_to_instructions_where_a_program_may_use_them(path: Path) -> None:
+    with faulty(path) as (session, device):
+        device.loop_access = LoopAccess(cache=lambda _: "instructions")  # type: ignore[attr-defined]
+        target, library = target_of(session), loop.load()
+        assert library is not None
+        embedding = FloatWeight(values=np.zeros((48, 32), np.float32))
+        function = library.function
+        for known in (0, 1):
+            with pytest.MonkeyPatch.context() as patch:
+                other = {"edgedec_loop_cache_instructions": lambda known=known: known}
+                patch.setattr(library, "function", lambda name, other=other: other.get(name) or function(name))
+                more: dict[str, Any] = {"ids": 48, "cost": None, "owner": None, "rows": SparseRows(8, 48)}
+                lender = lender_of(target.driver, embedding, **more)
+                assert lender is not None
+                with suppress(EdgedecError):  # this processor may have none
+                    lender.inputs  # noqa: B018  it makes them
+                arguments = lender._arguments
+                assert arguments is not None
+                assert (arguments.cache_instructions, bool(arguments.flush), bool(arguments.fetch)) == (
+                    known,
+                    not known,
+                    not known,
+                )
 
 
 @pytest.mark.thorough

@@ -191,6 +191,15 @@ def test_a_part_of_a_buffer_is_invalidated(board: Any, device: Any) -> None:
     assert np.flatnonzero(buffer.array == 1).tolist() == list(range(100, 150))
 
 
+def test_a_board_needs_no_python_for_the_cache_of_a_buffer(
+    board: Any, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = device.allocate(4096)
+    assert device.loop_access.cache(buffer) is None, "the simulated board has to be told"
+    monkeypatch.setattr(device, "kind", "measured")
+    assert device.loop_access.cache(buffer) == "instructions"
+
+
 def test_too_large_a_buffer_is_refused(board: Any, device: Any) -> None:
     message = (
         r"a buffer needs 2048.0 MiB of contiguous memory in one piece; 64.0 MiB of 1024.0 MiB are free \(CMA\): start the "

@@ -524,6 +524,7 @@ void accelerators() {
         std::fill_n(device_registers, 64, 0);
         device.embed = wide, device.positions = row_positions, device.visible = visible, device.sequences = sequences;
         device.logits = target_logits, device.found_ids = found_ids;
+        device.cache_instructions = number(2) && edgedec::kCacheInstructions;
         device.read = read_device, device.write = write_device, device.wait = wait_for_device;
         device.flush_files.action = device.fetch_files.action = -1;
         device.patience_seconds = 1, device.clock_hz = 1e6, device.scale = 0.5, device.per_unit = 64, device.most = 1 << 20;

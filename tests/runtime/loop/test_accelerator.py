@@ -5,6 +5,7 @@ The event of the doorbell is set from the beginning, so that a pass has ended as
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,11 @@ def test_the_norm_of_a_rough_head_is_fetched_as_well(tmp_path: Path) -> None:
         ({"likeliest": TOP_K + 1}, "the layout of the output buffer is out of range"),
         ({"row_bytes": 8}, "the layout of the output buffer is out of range"),
         *(({"head": head}, "the int8 head of a rough one is out of range") for head in wrong_heads()),
+        pytest.param(
+            {"cache_instructions": 1},
+            "this processor has no instructions for its cache",
+            marks=pytest.mark.skipif(platform.machine() == "aarch64", reason="this processor has them"),
+        ),
     ],
 )
 def test_arguments_that_are_out_of_range_are_refused(change: dict[str, Any], message: str) -> None:
