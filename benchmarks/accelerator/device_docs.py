@@ -69,6 +69,7 @@ def save(result: Mapping[str, Any]) -> None:
             for host in (_ALONE, *BOARD_HOSTS)
         },
         "range": result["range"],
+        "rough": {key: result["rough"][key] for key in ("hosts", "slots", "top_k")},
     }
     _FILE.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
@@ -86,6 +87,7 @@ def tables(content: Mapping[str, Any] | None = None) -> dict[str, str]:
         "speculation drafters": _drafters(content),
         "speculation hosts": _best(content),
         "speculation range": _range(content),
+        "speculation rough": _rough(content),
         "speculation summary": _summary(content),
         "speculation instructions": instructions(read_counts()),
     }
@@ -143,6 +145,17 @@ def _range(content: Mapping[str, Any]) -> str:
         rows.append(
             [label, *(f"{hosts[host][PLAIN]:.1f} / {hosts[host]['auto']:.1f}" for host in (_ALONE, *BOARD_HOSTS))]
         )
+    return markdown_table(header, rows)
+
+
+def _rough(content: Mapping[str, Any]) -> str:
+    rough = content["rough"]
+    header = ["mean tokens/s, plain / `auto`", *(_HOSTS[host][0] for host in (_ALONE, *BOARD_HOSTS))]
+    heads = (("int8 head", content["hosts"]), (f"rough head, {rough['top_k']} tokens scored again", rough["hosts"]))
+    rows = [
+        [name, *(f"{hosts[host][PLAIN]:.1f} / {hosts[host]['auto']:.1f}" for host in (_ALONE, *BOARD_HOSTS))]
+        for name, hosts in heads
+    ]
     return markdown_table(header, rows)
 
 

@@ -102,6 +102,9 @@ def _print_beside(result: Mapping[str, Any]) -> None:
     if result["range"]:
         print()
         _print_range(result["range"])
+    if result["rough"]:
+        print()
+        _print_range({"rough": {"label": "rough head", "hosts": result["rough"]["hosts"]}})
     print(f"\nbest by kind, {result['main']}: {_listed(result['best'][result['main']]['by_kind'], '{}')}")
 
 

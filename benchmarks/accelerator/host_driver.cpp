@@ -38,6 +38,7 @@ namespace {
 using namespace edgedec;
 
 constexpr int64_t kVocab = 32002, kWidth = 1536, kPairs = 64, kSlots = 8, kFound = 8, kPositions = 1024, kPorts = 4, kPortBytes = 16;
+constexpr int64_t kRoughFound = 16;  // likeliest tokens of a rough head
 constexpr int64_t kItem = 4 * kSlots, kRowsAt = 4096, kBlock = 4096 * kPorts, kPieces = 4096 / kPortBytes;
 constexpr int32_t kToken = 77;  // the token that the accelerator always finds, so that texts repeat it
 constexpr int64_t kLength = 600;  // tokens of the text before the first round
@@ -63,36 +64,41 @@ void describe(Owner& owner, int64_t width, int64_t vocab) {
     target.block_rows = kPositions, target.kinds = target.table_stride = target.block_stride = 1;
 }
 
-// An accelerator whose registers are memory: clearing the events sets them, so that every operation has ended at once.
+// An accelerator whose registers are memory: clearing the events sets them, so that every operation has ended at once. With a rough head
+// its likeliest tokens are scored again, in the order that they have already.
 struct Still {
     std::vector<double> embed = std::vector<double>(kSlots * kWidth);
     std::vector<float> logits = std::vector<float>(kSlots * kVocab);
     std::vector<int64_t> positions = std::vector<int64_t>(kSlots), results = std::vector<int64_t>(kSlots);
     std::vector<int64_t> sequences = std::vector<int64_t>(2 * kSlots);
     std::vector<uint64_t> visible = std::vector<uint64_t>(kSlots);
-    std::vector<int32_t> found = std::vector<int32_t>(kSlots * kFound);
+    std::vector<int32_t> found = std::vector<int32_t>(kSlots * kRoughFound), mantissa;
     std::vector<uint32_t> registers = std::vector<uint32_t>(64);
     std::vector<int32_t> places;
-    std::vector<uint8_t> input, output = std::vector<uint8_t>(8 * kSlots * (1 + kFound));
+    std::vector<uint8_t> input, output;
     std::vector<int16_t> angles = std::vector<int16_t>(kPositions * kPairs * 2);
     std::vector<float> scales = std::vector<float>(kVocab, 0.01f);
     uint8_t* table = static_cast<uint8_t*>(std::calloc(kVocab, kWidth));  // its pages are taken where a row is read
+    int8_t* codes = nullptr;                                              // codes of the int8 head, likewise
     int32_t block = 0, blocks[1] = {0};
     AcceleratorArguments own{};
     TargetArguments target{};
 
-    Still() {
+    explicit Still(bool rough) {
+        const int64_t top = rough ? kRoughFound : kFound, norm_at = kRowsAt + kVocab * kItem;
+        output.resize(static_cast<size_t>(rough ? norm_at + kWidth * kItem : kRowsAt));
         const int64_t size = (kWidth + kPairs) * kItem;
         input.resize(static_cast<size_t>((size + kBlock - 1) / kBlock * kBlock));
         places.resize(static_cast<size_t>(size / kPortBytes));
         for (int64_t slot = 0; slot < kSlots; ++slot) {
             const int16_t scale[4] = {30000, -20, 0, 0};
             std::memcpy(output.data() + 8 * slot, scale, 8);
-            for (int64_t at = 0; at < kFound; ++at) {
+            for (int64_t at = 0; at < top; ++at) {
                 const int32_t one[2] = {static_cast<int32_t>(90000 - 1000 * at), static_cast<int32_t>(kToken + 13 * at)};
                 std::memcpy(output.data() + 8 * (kSlots * (1 + at) + slot), one, 8);
             }
         }
+        if (rough) set_head(norm_at, top);
         own.embed = embed.data();
         own.positions = positions.data();
         own.visible = visible.data();
@@ -120,7 +126,7 @@ struct Still {
         own.angles_start[0] = kWidth * kItem;
         own.turns = 1, own.pairs = kPairs;
         own.output = output.data();
-        own.top_k = kFound, own.vocab = own.ids = kVocab, own.rows_at = kRowsAt, own.row_bytes = kItem, own.likeliest = 1;
+        own.top_k = top, own.vocab = own.ids = kVocab, own.rows_at = kRowsAt, own.row_bytes = kItem, own.likeliest = 1;
         describe(*this, kWidth, kVocab);
         target.submit = accelerator_submit;
         target.wait = accelerator_wait;
@@ -132,6 +138,30 @@ struct Still {
         target.found = &own.found;
         target.seconds = &own.seconds;
         if (const char* fault = accelerator_fault(own)) fail(fault);
+    }
+
+    void set_head(int64_t norm_at, int64_t top) {
+        codes = static_cast<int8_t*>(std::calloc(kVocab, kWidth));
+        mantissa.assign(kVocab, 40000);
+        for (int64_t column = 0; column < kWidth; ++column) {
+            for (int64_t slot = 0; slot < kSlots; ++slot) {
+                const auto value = static_cast<int32_t>(100000 + 7919 * column % 900000);
+                std::memcpy(output.data() + norm_at + kItem * column + 4 * slot, &value, sizeof(value));
+            }
+            for (int64_t at = 0; at < top; ++at) codes[(kToken + 13 * at) * kWidth + column] = static_cast<int8_t>(120 - 5 * at);
+        }
+        own.head = {codes, mantissa.data(), kWidth, 7, 2, norm_at, kWidth * kItem};
+    }
+
+    // Ends the program unless the logits of the last pass give the token that they should.
+    void check(int64_t rows) const {
+        for (int64_t row = 0; row < rows; ++row)
+            for (int64_t at = 0; at < own.found; ++at) {
+                const int32_t id = found[static_cast<size_t>(row * own.found + at)];
+                if (id != kToken && logits[static_cast<size_t>(row * kVocab + id)] >= logits[static_cast<size_t>(row * kVocab + kToken)])
+                    fail("another token is the likeliest");
+            }
+        if (own.found != own.top_k) fail("whole rows were read");
     }
 };
 
@@ -317,8 +347,9 @@ int main(int argc, char** argv) {
         run_session(argv[4], size, repetitions);
         return 0;
     }
+    const bool rough = part == "rough result";
     const auto space = part.find(' ');
-    if (space != std::string::npos) {
+    if (space != std::string::npos && !rough) {
         Drafting drafting(part.substr(0, space));
         const std::string what = part.substr(space + 1);
         for (int64_t at = 0; at < repetitions; ++at) {
@@ -329,7 +360,7 @@ int main(int argc, char** argv) {
         if (what == "hardware") grow(drafting, static_cast<int64_t>(Policy::hardware), size, repetitions);
         return 0;
     }
-    Still still;
+    Still still(rough);
     if (part == "round") {
         Drafting drafting("ngram");
         run_rounds_of(still, size, repetitions, drafting.draft);
@@ -342,9 +373,10 @@ int main(int argc, char** argv) {
         int32_t failed = 1;
         if (part == "submit") failed = accelerator_submit(&still.own, size, size);
         still.own.pending = still.own.done_bit;
-        if (part == "result") failed = accelerator_wait(&still.own);
+        if (part == "result" || rough) failed = accelerator_wait(&still.own);
         if (part == "commit") failed = accelerator_move(nullptr, 0, &still.own, nullptr, 1, 1, kLength, kept, size + 1);
         if (failed) fail(part.c_str());
     }
+    if (part == "result" || rough) still.check(size);
     return 0;
 }

@@ -8,8 +8,9 @@ No result is measured on a board. Every text combines three parts:
 - The time of a pass: all its reads and writes run through the KV260's memory model, the waits for results between them come
   from the cycle model, and the sum is scaled to the cycles that the RTL of this shape took, as far as it was simulated
   (docs/reports/accelerator.md). These times are called modelled. Commits that move rows are computed in the same way,
-  without the scaling. Plain decoding and the drafter ``auto`` are also computed with another master beside the accelerator,
-  and with a flat memory.
+  without the scaling; the host goes on meanwhile. Plain decoding and the drafter ``auto`` are also computed with another
+  master beside the accelerator, with a flat memory, and with the accelerator that the board gets for a rough head, whose
+  passes are not scaled either. The texts are those of the int8 head.
 - The acceptance: the embedded model writes greedy texts after prompts of six kinds on the CPU target. A drafter's tree is
   compared with the model's logits after each of its own tokens. The text must be the same as before, or the benchmark ends
   with an error. --check runs every pass on the CPU target as well. The embedded model writes children's stories; the
@@ -31,7 +32,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,10 +59,12 @@ from benchmarks.support.prompts import read_prompts, shared_prompts
 from benchmarks.support.shapes import BITNET_073B
 from edgedec import demo
 from edgedec.board import Board
-from edgedec.boards import board_names, find_board
+from edgedec.boards import all_boards, board_names, find_board
 from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note, print_json, progress
 from edgedec.errors import EdgedecError, UnsupportedError, UsageError
+from edgedec.hw.compiler.shapes import shape_graph, shape_model
+from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.plugins import names
 from edgedec.progress import Progress
 from edgedec.runtime.planning.speculation import DRAFTERS
@@ -81,6 +84,8 @@ DRAFT = {
 MAIN = BOARD_HOSTS[1]
 ALONE = "device alone"
 RANGE = ("other_reads_0.25", "other_reads_0.5", "other_reads_1", "flat_13.3")  # conditions of the memory
+# Tokens per second by host and drafter, of times of an accelerator and of the hosts.
+Speeds = Callable[[DeviceCosts, Mapping[str, BoardHost]], dict[str, dict[str, float]]]
 _TREES, _SHAPES = ("auto",), ("chain", "static", "delayed", "dynamic")
 
 
@@ -176,21 +181,25 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
             bar(name, at, len(hosts) + 1)
             variants[name] = variant({one.label: writer.write(texts, one, host)[0] for one in every})
         ranges: dict[str, Any] = {}
-        for at, condition in enumerate(one for one in CONDITIONS if one.name in cost.busy):
-            bar(condition.label, at, len(cost.busy))
-            busy = writer_of(cost.under(condition.name))
-            speeds = {
-                name: mean_tok_s(
-                    {one.label: busy.write(texts, one, hosts[name])[0] for one in every if one.label in (PLAIN, "auto")}
-                )
+
+        def speeds(device_cost: DeviceCosts, board_hosts: Mapping[str, BoardHost]) -> dict[str, dict[str, float]]:
+            other, kept = writer_of(device_cost), [one for one in every if one.label in (PLAIN, "auto")]
+            return {
+                name: mean_tok_s({one.label: other.write(texts, one, board_hosts[name])[0] for one in kept})
                 for name in (ALONE, *BOARD_HOSTS)
             }
-            ranges[condition.name] = {"label": condition.label, "hosts": speeds}
+
+        for at, condition in enumerate(one for one in CONDITIONS if one.name in cost.busy):
+            bar(condition.label, at, len(cost.busy))
+            ranges[condition.name] = {"label": condition.label, "hosts": speeds(cost.under(condition.name), hosts)}
+        bar("rough head", 0, 1)
+        rough = _rough(device, hosts, speeds) if cost.busy else None
         bar("tree shapes", len(hosts), len(hosts) + 1)
         for one in others:
             trees.setdefault(one.label, {})[one.policy] = writer.write(texts, one, hosts[MAIN])[0]
     return summary(variants, trees, main=MAIN) | {
         "range": ranges,
+        "rough": rough,
         "details": {
             "board": device.name,
             "config": asdict(config),
@@ -208,6 +217,21 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
             },
             "checked": settings.check,
         },
+    }
+
+
+def _rough(device: Board, hosts: Mapping[str, BoardHost], speeds: Speeds) -> dict[str, Any]:
+    """Return the figures of the accelerator that the board gets for a rough head. No RTL of it was simulated."""
+    model = shape_model(shape_graph(BITNET_073B), rough_head=True)
+    config = config_for_board(model, device, others=all_boards())
+    cost = open_device_cost(device, config, BITNET_073B, DRAFT, rtl=False)
+    own = {name: BoardHost(costs=host_costs(end, rough=True)) for end, name in enumerate(BOARD_HOSTS)}
+    return {
+        "hosts": speeds(cost, {**hosts, **own}),
+        "slots": config.slots,
+        "top_k": config.top_k,
+        "pass_ms": cost.passes.as_json(),
+        "result_us": [own[name].costs.as_json()["result"] for name in BOARD_HOSTS],
     }
 
 

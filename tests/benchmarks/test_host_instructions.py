@@ -36,11 +36,13 @@ def test_the_loop_is_what_is_left_of_a_round(benchmark: Any) -> None:
 
 
 def test_a_part_costs_its_instructions_and_what_lies_beside_them(benchmark: Any) -> None:
-    counts = {"submit": {2: 1333}, "result": {2: 0}, "commit": {1: 0}, "loop": {1: 13330}}
+    counts = {"submit": {2: 1333}, "result": {2: 0}, "commit": {1: 0}, "loop": {1: 13330}, "rough result": {2: 1333}}
     low, high = (benchmark.host_costs(end, counts) for end in (0, 1))
     assert low.seconds("submit", 2) == pytest.approx(0.8e-6 + 9 * 0.3e-6 + 20e-6)
     assert high.seconds("submit", 2) == pytest.approx(2.0e-6 + 9 * 0.3e-6 + 20e-6)
     assert low.seconds("result", 2) == pytest.approx(15 * 0.3e-6 + 20e-6 + 10e-6)
+    rough = benchmark.host_costs(0, counts, rough=True)
+    assert rough.seconds("result", 2) == pytest.approx(0.8e-6 + 15 * 0.3e-6 + 40e-6 + 10e-6)  # the norm is read, too
     assert high.seconds("commit", 1) == pytest.approx(6 * 0.3e-6)
     assert (low.seconds("loop", 1), high.seconds("loop", 1)) == (pytest.approx(8e-6), pytest.approx(20e-6))
 
@@ -80,6 +82,11 @@ def test_the_driver_runs_under_the_emulator(benchmark: Any, tmp_path: Path) -> N
         pytest.skip(str(error))
     benchmark.write_session(tmp_path / "session", 2)
     kept = benchmark.read_counts()
-    for part, size, name in (("submit", 1, "submit"), ("ngram expand", 1, "ngram expand"), ("pass", 2, "draft pass")):
+    for part, size, name in (
+        ("submit", 1, "submit"),
+        ("rough result", 1, "rough result"),
+        ("ngram expand", 1, "ngram expand"),
+        ("pass", 2, "draft pass"),
+    ):
         fewer, more = (benchmark._run(program, part, size, times, tmp_path / "session") for times in (2, 4))
         assert (more - fewer) / 2 == pytest.approx(kept[name][size], rel=0.25)
