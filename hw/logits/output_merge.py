@@ -43,14 +43,15 @@ class OutputMerge(CostedComponent):
     @property
     def resources(self) -> Resources:
         chosen = -(-(self._sources - 1) // 3) * (8 * self._port_bytes + 64)
-        return Resources(lut=chosen + 24, ff=7 + (self._sources - 1).bit_length())
+        return Resources(lut=chosen + 24, ff=9 + (self._sources - 1).bit_length())
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         numbers = range(self._sources)
         requests, beats = ([getattr(self, f"{name}{i}") for i in numbers] for name in ("requests", "data"))
         chosen = Signal(numbers)
-        left = Signal(range(PIECE_BEATS))
+        left = Signal(range(PIECE_BEATS + 1))  # whole beats that have not moved
+        part = Signal()  # and a last one that is used in part
         request, data = self.requests, self.data
         m.d.comb += [
             request.payload.eq(Array(one.payload.as_value() for one in requests)[chosen]),
@@ -67,7 +68,11 @@ class OutputMerge(CostedComponent):
                     request.valid.eq(1),
                     Array(one.ready for one in requests)[chosen].eq(request.ready),
                 ]
-                m.d.sync += left.eq((request.p.bytes - 1) >> self._shift)
+                # No subtraction, because the requests come late in a cycle.
+                m.d.sync += [
+                    left.eq(request.p.bytes >> self._shift),
+                    part.eq(request.p.bytes[: self._shift].any()),
+                ]
                 with m.If(request.ready):
                     m.next = "move"
             with m.State("move"):
@@ -77,6 +82,6 @@ class OutputMerge(CostedComponent):
                 ]
                 with m.If(data.valid & data.ready):
                     m.d.sync += left.eq(left - 1)
-                    with m.If(left == 0):
+                    with m.If((left[1:] == 0) & (left[0] ^ part)):
                         m.next = "choose"
         return m

@@ -60,9 +60,11 @@ class TapQueue(CostedComponent):
 
     def __init__(self, *, slots: int, port_bytes: int) -> None:
         check("slots", slots, 1, 8)
-        self._slots, self._port_bytes, self._lanes = slots, port_bytes, port_bytes // (_ITEM // 8)
-        in_lanes = row_lanes(slots)
-        self._collector = Collector(width=_ITEM, slots=1, lanes=self._lanes, in_lanes=in_lanes)
+        self._slots, self._port_bytes = slots, port_bytes
+        lanes, wide = port_bytes // (_ITEM // 8), row_lanes(slots)
+        self._part = min(wide, lanes)  # slots of an element that one beat has
+        self._parts = wide // self._part  # beats of an element, if it has several
+        self._collector = Collector(width=_ITEM, slots=self._part, lanes=lanes // self._part)
         self._beats = Fifo(shape=8 * port_bytes, depth=_BEATS, style="block")
         super().__init__(
             lambda: {
@@ -76,34 +78,31 @@ class TapQueue(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        # The collector never rotates lanes, which its own estimate allows for: a word begins where a beat does.
-        bits, choices = _ITEM * self._lanes, (row_lanes(self._slots) - 1).bit_length()
-        return self._beats.resources + Resources(lut=55 + 9 * bits * choices // 10, ff=bits + 28)
+        chosen = _ITEM * self._part * -(-(self._parts - 1) // 3)  # a LUT chooses among four parts
+        return self._beats.resources + self._collector.resources + Resources(lut=62 + chosen, ff=38)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.collector, m.submodules.beats = collector, beats = self._collector, self._beats
-        source, whole = self.input, collector.output
+        whole = collector.output
         busy = Signal()  # a vector is announced, and not all of it is written
         ended = Signal()  # its last beat waits, or has left
         left = Signal(range(PIECE_BEATS + 1))  # beats of the request that have not left
+        # Beats that no request has. The queue's level is a sum, and so known later in a cycle.
+        waiting = Signal(range(_BEATS + 3))
+        is_piece = Signal()
         piece = Signal(range(PIECE_BEATS + 1))
+        self._divide(m, busy & ~ended)
         m.d.comb += [
             self.offset.ready.eq(~busy),
             self.idle.eq(~busy & ~self.offset.valid),
-            collector.input.p.last.eq(source.p.last),
-            collector.input.valid.eq(source.valid & busy & ~ended),
-            source.ready.eq(collector.input.ready & busy & ~ended),
-            *(
-                collector.input.p["values"][lane][0].eq(source.p["values"][0][lane] if lane < self._slots else 0)
-                for lane in range(row_lanes(self._slots))
-            ),
             beats.input.payload.eq(whole.p["values"].as_value()),
             beats.input.valid.eq(whole.valid),
             whole.ready.eq(beats.input.ready),
-            piece.eq(Mux(beats.level < PIECE_BEATS, beats.level, PIECE_BEATS)),
+            is_piece.eq(waiting >= PIECE_BEATS),
+            piece.eq(Mux(is_piece, PIECE_BEATS, waiting)),
             self.requests.p.bytes.eq(piece * self._port_bytes),
-            self.requests.valid.eq(busy & (left == 0) & ((beats.level >= PIECE_BEATS) | (ended & ~beats.empty))),
+            self.requests.valid.eq(busy & (left == 0) & (is_piece | (ended & (waiting != 0)))),
             self.data.payload.as_value().eq(beats.output.payload),
             self.data.valid.eq(beats.output.valid & (left != 0)),
             beats.output.ready.eq(self.data.ready & (left != 0)),
@@ -114,13 +113,38 @@ class TapQueue(CostedComponent):
             m.d.sync += [busy.eq(1), offset.eq(self.offset.payload)]
         with m.If(whole.valid & whole.ready & whole.p.last):
             m.d.sync += ended.eq(1)
-        with m.If(self.requests.valid & self.requests.ready):
-            m.d.sync += [left.eq(piece), offset.eq(offset + PIECE_BEATS * self._port_bytes)]
+        comes, asked = whole.valid & whole.ready, self.requests.valid & self.requests.ready
+        with m.If(asked):
+            m.d.sync += [
+                *(left.eq(piece), offset.eq(offset + PIECE_BEATS * self._port_bytes)),
+                waiting.eq(Mux(is_piece, waiting - PIECE_BEATS, 0) + comes),
+            ]
+        with m.Elif(comes):
+            m.d.sync += waiting.eq(waiting + 1)
         with m.If(self.data.valid & self.data.ready):
             m.d.sync += left.eq(left - 1)
-        with m.If(ended & beats.empty & (left == 0)):
+        with m.If(ended & beats.empty):
             m.d.sync += [busy.eq(0), ended.eq(0)]
         return m
+
+    def _divide(self, m: Module, takes: Value) -> None:
+        """Give the collector the parts of each element that have a beat, one after another."""
+        source, sink = self.input, self._collector.input
+        slots = [source.p["values"][0][slot] if slot < self._slots else 0 for slot in range(self._part * self._parts)]
+        parts = [slots[at : at + self._part] for at in range(0, len(slots), self._part)]
+        index = Signal(range(self._parts))
+        final = index == self._parts - 1
+        with m.Switch(index):
+            for number, part in enumerate(parts):
+                with m.Case(number):
+                    m.d.comb += [sink.p["values"][0][lane].eq(one) for lane, one in enumerate(part)]
+        m.d.comb += [
+            sink.p.last.eq(source.p.last & final),
+            sink.valid.eq(source.valid & takes),
+            source.ready.eq(sink.ready & takes & final),
+        ]
+        with m.If(sink.valid & sink.ready):
+            m.d.sync += index.eq(Mux(final, 0, index + 1))
 
 
 class TapWriter(CostedComponent):
@@ -128,7 +152,7 @@ class TapWriter(CostedComponent):
 
     Parameters:
         slots: number of slots, 1 to 8.
-        beat_bytes: columns of a block of codes.
+        beat_bytes: columns of a block of codes, 1 to 64, so that a block has at most half a page.
         port_bytes: bytes of a beat, 4, 8, 16, 32 or 64.
 
     Members:
@@ -151,6 +175,7 @@ class TapWriter(CostedComponent):
 
     def __init__(self, *, slots: int, beat_bytes: int, port_bytes: int) -> None:
         check("slots", slots, 1, 8)
+        check("beat_bytes", beat_bytes, 1, 64)
         self._slots, self._port_bytes = slots, port_bytes
         self._block_log2 = (beat_bytes * row_lanes(slots) * _ITEM // 8 - 1).bit_length()
         self._queues = [TapQueue(slots=slots, port_bytes=port_bytes) for _ in range(2)]
@@ -174,7 +199,7 @@ class TapWriter(CostedComponent):
     @property
     def resources(self) -> Resources:
         inside = total(part.resources for part in (*self._queues, self._merge))
-        held = Resources(lut=120, ff=24 * self._slots + 55)
+        held = Resources(lut=120, ff=24 * self._slots + 30)
         return inside + small_queue(word(_WIDE, self._slots).size, _WORDS) + held
 
     def elaborate(self, platform: Any) -> Module:
@@ -190,12 +215,9 @@ class TapWriter(CostedComponent):
         connect(m, merge.requests, flipped(self.requests))
         connect(m, merge.data, flipped(self.data))
         wants = {name: Signal(name=f"wants_{name}") for name in ("vector", "norm", "roots")}
-        offsets = {name: Signal(32, name=f"offset_{name}") for name in wants}
         done, begun = Signal(), Signal()
         taken = self.plans.p
         whole, normed = Signal(), Signal()  # writes of the vector that passes now
-        pages = self._pages(taken.blocks)
-        norm_page = taken.tap_page + Mux(taken.tap, pages, 0)
         m.d.comb += [
             done.eq(vector.idle & norm.idle & ~Cat(*wants.values()).any()),
             self.idle.eq(~begun),
@@ -220,29 +242,39 @@ class TapWriter(CostedComponent):
             m.d.sync += begun.eq(1)
         with m.Elif(done):
             m.d.sync += begun.eq(0)
-        for name, queue in (("vector", vector), ("norm", norm)):
-            m.d.comb += [queue.offset.valid.eq(wants[name]), queue.offset.payload.eq(offsets[name])]
-            with m.If(queue.offset.ready):
-                m.d.sync += wants[name].eq(0)
+        page = self._place(m, wants, done)
         with m.If(self.plans.valid & self.plans.ready):
             m.d.sync += [
                 *(whole.eq(taken.tap), normed.eq(taken.tap_norm)),
                 *(wants["vector"].eq(taken.tap), wants["norm"].eq(taken.tap_norm), wants["roots"].eq(taken.tap_norm)),
-                offsets["vector"].eq(taken.tap_page << _PAGE_LOG2),
-                offsets["norm"].eq(norm_page << _PAGE_LOG2),
-                offsets["roots"].eq((norm_page + pages) << _PAGE_LOG2),
             ]
-        self._write_roots(m, merge, wants["roots"], offsets["roots"])
+        self._write_roots(m, merge, wants["roots"], page)
         return m
 
-    def _pages(self, blocks: Value) -> Value:
-        """Return the pages of a vector."""
-        if self._block_log2 >= _PAGE_LOG2:
-            return blocks << (self._block_log2 - _PAGE_LOG2)
-        each = _PAGE_LOG2 - self._block_log2
-        return (blocks + (1 << each) - 1) >> each
+    def _place(self, m: Module, wants: dict[str, Signal], taken: Value) -> Value:
+        """Announce the vector and then its norm to their queues, a cycle each. Return the offset of what comes after them.
 
-    def _write_roots(self, m: Module, merge: Any, wanted: Signal, offset: Signal) -> None:
+        Both queues are idle when a plan is taken, so that neither lets this wait.
+        """
+        page = Signal(_PAGE_BITS)
+        pages = Signal(16 - (each := _PAGE_LOG2 - self._block_log2) + 1)  # pages of a vector
+        plan, (vector, norm) = self.plans.p, self._queues
+        offset = page << _PAGE_LOG2
+        m.d.comb += [
+            *(vector.offset.payload.eq(offset), norm.offset.payload.eq(offset)),
+            *(vector.offset.valid.eq(wants["vector"]), norm.offset.valid.eq(wants["norm"] & ~wants["vector"])),
+        ]
+        with m.If(taken):
+            m.d.sync += [page.eq(plan.tap_page), pages.eq((plan.blocks + (1 << each) - 1) >> each)]
+        with m.Elif(wants["vector"] | wants["norm"]):
+            m.d.sync += page.eq(page + pages)
+        for name, queue in (("vector", vector), ("norm", norm)):
+            with m.If(queue.offset.valid):
+                m.d.sync += wants[name].eq(0)
+            contract(m, ~queue.offset.valid | queue.offset.ready, "The queue of a vector that is announced is idle")
+        return offset
+
+    def _write_roots(self, m: Module, merge: Any, wanted: Signal, offset: Value) -> None:
         """Hold the roots, and write {root u16, exponent s16, 0} of each slot."""
         held = Signal(self.roots.payload.shape(), reset_less=True)
         have = Signal()

@@ -78,7 +78,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (CacheWriter, {"config": CONFIG}, {"address_bits": (16, 64)}),
     (CodeMemory, {"slots": 1, "columns": 4, "depth": 2}, {"slots": SLOTS, "columns": (1, 64), "depth": DEPTH}),
     (CodeMemory, {"slots": 1, "columns": 4, "depth": 2}, {"pieces": (1, 4)}),
-    (Collector, {"width": 8, "slots": 1}, {"width": (1, 64), "slots": SLOTS, "lanes": LANES, "in_lanes": LANES}),
+    (Collector, {"width": 8, "slots": 1}, {"width": (1, 64), "slots": SLOTS, "lanes": LANES}),
     (CounterBlock, {}, {"width": (8, 64), "descriptors": (2, 1 << 16)}),
     (
         Divider,

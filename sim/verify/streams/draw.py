@@ -149,7 +149,8 @@ class Draw:
         """Return the fields of what a vector writes, in pages of its own."""
         if not self._config.taps:
             return {}
-        fields = {"tap": int(self._chance(0.3)), "tap_norm": int(normed and self._chance(0.3)), "tap_page": self._page}
+        tap, tap_norm = self._chance(0.3), normed and self._chance(0.6 if self._config.rough_head else 0.3)
+        fields = {"tap": int(tap), "tap_norm": int(tap_norm), "tap_page": self._page}
         announced = Instruction(Opcode.VECTOR, {**fields, "blocks": blocks, "normed": int(normed)})
         places = tap_places(self._config, announced)
         if places is None:
@@ -180,7 +181,13 @@ class Draw:
             if per_row:
                 constants.append((Destination.ROWS, self._row_constants(words * ROWS - spare)))
             self._rng.shuffle(constants)
-            one = {**self._product(columns), "words": words, "spare": spare, "rows": per_row, "sink": sink}
+            one = {
+                **self._product(columns, rough=bool(fields.get("tied"))),
+                "words": words,
+                "spare": spare,
+                "rows": per_row,
+                "sink": sink,
+            }
             self._emit(Opcode.MATRIX, **{**fields, **where, **one}, fresh=fresh and not done, more=not last)
             of = self._instructions[-1]
             for destination, items in constants:
@@ -188,16 +195,22 @@ class Draw:
             self._weights(of)
             done += words * ROWS - spare
 
-    def _product(self, columns: int) -> dict[str, int]:
-        """Return the fields of weights and their scale."""
+    def _product(self, columns: int, *, rough: bool) -> dict[str, int]:
+        """Return the fields of weights and their scale; ``rough``: of a rough head's."""
         config = self._config
-        int8 = config.per_row and self._chance(0.35)
+        int8 = config.per_row and not rough and self._chance(0.35)
         blocks = -(-columns // config.beat_bytes)
-        groups = self._pick(1, config.depth) if config.scaling and not int8 and self._chance(0.4) else 0
-        planes = 0 if int8 else self._pick(1, 15) if self._chance(0.15) else int(self._rng.integers(1, 3))
+        has_groups = config.scaling and not int8 and not rough and self._chance(0.4)
+        groups = self._pick(1, config.depth) if has_groups else 0
+        planes = 0 if int8 else 2
+        if not int8 and not rough:
+            planes = self._pick(1, 15) if self._chance(0.15) else int(self._rng.integers(1, 3))
         scales = {name: self._pick(0, 65535) if self._chance(0.4) else 40000 for name in ("weight0", "weight1")}
         bases = {name: self._near(16, 255, -256) for name in ("base0", "base1")}
+        # Only a plane without mantissas counts three times; other matrices may say "tied", too.
+        tied = {"tied": rough or self._chance(0.4)} if config.rough_head else {}
         return {
+            **tied,
             **{"int8": int8, "blocks": blocks, "planes": planes, "group_blocks": groups, **scales, **bases},
             **{"pre_shift": self._pick(0, 7) if self._chance(0.3) else 0, "pair": self._chance(0.4)},
         }

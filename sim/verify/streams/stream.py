@@ -73,6 +73,7 @@ WITH_UNITS = AcceleratorConfig(
     score_cap=True,
     gelu=True,
     taps=True,
+    rough_head=True,
     top_k=2,
     prefetch_beats=16,
     instructions=128,

@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 
 from edgedec.hw.compiler.int8_image import Int8Layout
 from edgedec.hw.compiler.ternary_image import TernaryLayout
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.reference.integer_profile.numbers import I64
+from edgedec.reference.integer_profile.rough_head import head_codes, head_of
 from edgedec.reference.integer_profile.values import Scale
+from edgedec.schemes import TernaryScheme
+from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared, roughened
 from tests.hw.support.bench_streams import run
 from tests.hw.support.make_vectors import PATTERNS, from_words
 from tests.hw.support.reference_matrices import Matrix, Multiplying, floats, random_matrix
@@ -135,6 +139,42 @@ def test_tied_planes_equal_the_profile(scaling: bool, stall: float) -> None:
     check(
         matrices, vectors, beat_bytes, slots, tile_words=3, depth=5, scaling=scaling, tied=True, idle=stall, stall=stall
     )
+
+
+@pytest.mark.nightly
+@pytest.mark.rtl
+def test_a_rough_head_at_the_default_width_equals_the_profile() -> None:
+    """Take beats of 64 bytes, eight slots and two tiles of rows, with a rough head's planes and with others after it.
+
+    Codes and planes are those of a model; its sums are simulated, and what the host does with them is not.
+    """
+    config, vocab = AcceleratorConfig(rough_head=True, taps=True), 1303
+    shape = {"hidden_size": 136, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    shape |= {"num_hidden_layers": 1, "intermediate_size": 20, "vocab_size": vocab, "tie_word_embeddings": True}
+    graph, weights = float_model(TernaryScheme(), {**shape, "attention_bias": False})
+    model = roughened(weights, prepared(graph, weights), 16)
+    (rough,) = model.constants[head_of(graph).name].matrices
+    assert rough.trits is not None
+    rng = np.random.default_rng(64)
+    codes = head_codes(model, [rng.integers(0, vocab, config.slots).astype(np.int32)])
+    whole = {"beat_bytes": config.beat_bytes, "tile_words": config.tile_words, "columns": 136, "planes": 2}
+    head = Matrix(
+        layout=TernaryLayout(**whole, rows=vocab, group_size=0), weight=rough.trits, parts=(rough,), tied=True
+    )
+    other = random_matrix(rng, TernaryLayout(**whole, rows=23, group_size=0), base=9, fresh=False, per_row=True)
+    matrices, (_, scale) = [head, replace(other, tied=False)], some_vector(rng, config.slots, 1)
+    path = MatrixPath(
+        beat_bytes=config.beat_bytes,
+        slots=config.slots,
+        tile_words=config.tile_words,
+        depth=3,
+        scaling=False,
+        tied=True,
+    )
+    inputs = inputs_of(matrices, [(codes, scale)], config.beat_bytes)
+    results = from_words(run(path, inputs, {"output": vocab + 23}, limit=20_000)["output"], [vocab, 23])
+    for matrix, actual in zip(matrices, results, strict=True):
+        assert np.array_equal(actual, matrix.times(codes, scale))
 
 
 def some_matrices(

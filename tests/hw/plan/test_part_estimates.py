@@ -40,9 +40,9 @@ tiny datapath.matrix.memory 21 48 1 0 0
 tiny datapath.matrix.packer 81 109 0 0 0
 tiny datapath.attention.rotary 181 291 0 0 2
 tiny datapath.attention.coder 239 229 0 0 1
-tiny datapath.attention.queries 99 113 1 0 0
-tiny datapath.attention.keys 99 93 1 0 0
-tiny datapath.attention.values 99 93 1 0 0
+tiny datapath.attention.queries 97 113 1 0 0
+tiny datapath.attention.keys 96 93 1 0 0
+tiny datapath.attention.values 96 93 1 0 0
 tiny datapath.attention.heads 1315 1705 1 0 3
 tiny datapath.quantize.norm 591 1076 0 0 2
 tiny datapath.quantize.maximum 48 57 0 0 0
@@ -51,7 +51,7 @@ tiny datapath.quantize.requantizer 391 464 0 0 1
 tiny datapath.quantize.gearbox 64 54 0 0 0
 tiny datapath.residual 176 166 1 0 0
 tiny datapath.gate 400 523 0 0 3
-tiny datapath.logits 1348 1685 3 0 3
+tiny datapath.logits 1306 1685 3 0 3
 tiny datapath.sinks 36 103 0 0 0
 tiny datapath.constants 186 521 8 0 0
 small registers 1397 1051 0 0 0
@@ -73,7 +73,7 @@ small datapath.matrix.packer 249 399 0 0 0
 small datapath.matrix.glue 803 451 0 0 0
 small datapath.attention.rotary 631 1089 0 0 8
 small datapath.attention.coder 830 844 0 0 4
-small datapath.attention.queries 125 309 2 0 0
+small datapath.attention.queries 126 309 2 0 0
 small datapath.attention.keys 121 225 1 0 0
 small datapath.attention.values 121 225 1 0 0
 small datapath.attention.heads 4285 5947 5 0 12
@@ -86,7 +86,7 @@ small datapath.quantize.gearbox 99 279 0 0 0
 small datapath.quantize.glue 149 114 0 0 0
 small datapath.residual 534 584 3 0 0
 small datapath.gate 1500 1948 0 0 12
-small datapath.logits 1706 1998 3 0 3
+small datapath.logits 1747 1998 3 0 3
 small datapath.sinks 40 107 0 0 0
 small datapath.constants 270 676 9 0 0
 small datapath.glue 1040 858 0 0 0
@@ -108,10 +108,10 @@ planes datapath.constants 287 574 9 0 0
 planes datapath.matrix.sequencer 74 67 0 0 0
 planes router 240 231 0 0 0
 planes datapath.matrix.summed 23 342 9 0 0
-planes datapath.attention.keys 133 153 1 0 0
-planes datapath.attention.queries 137 197 1 0 0
+planes datapath.attention.keys 131 153 1 0 0
+planes datapath.attention.queries 136 197 1 0 0
 planes datapath.attention.rotary 338 565 0 0 4
-planes datapath.attention.values 133 153 1 0 0
+planes datapath.attention.values 131 153 1 0 0
 planes datapath.quantize.memory 59 97 2 0 0
 planes datapath.residual 331 325 2 0 0
 planes datapath.quantize.glue 98 60 0 0 0
@@ -119,7 +119,7 @@ planes cache 779 767 0 0 0
 planes datapath.matrix.partial 409 1204 9 0 10
 planes datapath.gate 752 998 0 0 6
 planes datapath.attention.glue 320 370 0 0 0
-planes datapath.logits 2133 2361 3 0 3
+planes datapath.logits 2104 2361 3 0 3
 sixteen datapath.attention.coder 467 434 0 0 2
 sixteen datapath.quantize.maximum 92 109 0 0 0
 sixteen datapath.matrix.serializer 268 324 0 0 0
@@ -147,7 +147,7 @@ sixteen datapath.residual 342 332 0 1 0
 sixteen datapath.gate 752 998 0 0 6
 sixteen datapath.quantize.memory 66 103 0 1 0
 sixteen cache 839 763 0 0 0
-sixteen datapath.logits 2133 2361 3 0 3
+sixteen datapath.logits 2104 2361 3 0 3
 eight datapath.attention.rotary 1220 2157 0 0 16
 eight datapath.matrix.sequencer 73 68 0 0 0
 eight datapath.matrix.summed 28 1305 36 0 0
@@ -155,12 +155,12 @@ eight cache 872 769 0 0 0
 eight datapath.sinks 44 110 0 0 0
 eight datapath.constants 248 1023 9 0 0
 eight datapath.quantize.maximum 356 421 0 0 0
-eight datapath.logits 1876 2110 3 0 3
+eight datapath.logits 1933 2110 3 0 3
 eight datapath.quantize.gearbox 123 278 0 0 0
 eight datapath.matrix.glue 1372 795 0 0 0
 eight datapath.attention.coder 1848 1664 0 0 8
 eight writer 419 395 3 0 0
-eight datapath.attention.queries 131 553 3 0 0
+eight datapath.attention.queries 128 553 3 0 0
 eight datapath.quantize.requantizer 2021 2556 0 0 8
 eight datapath.quantize.memory 53 255 6 0 0
 eight counters 23 657 1 0 0
@@ -170,9 +170,9 @@ eight datapath.matrix.packer 441 739 0 0 0
 eight datapath.residual 1002 1136 6 0 0
 eight datapath.quantize.glue 259 222 0 0 0
 eight datapath.attention.glue 920 1354 0 0 0
-eight datapath.attention.keys 127 389 2 0 0
+eight datapath.attention.keys 126 389 2 0 0
 eight datapath.matrix.memory 34 284 8 0 0
-eight datapath.attention.values 127 389 2 0 0
+eight datapath.attention.values 126 389 2 0 0
 eight datapath.matrix.serializer 1035 1284 0 0 0
 eight datapath.quantize.norm 1415 3308 0 0 16
 eight registers 1397 1051 0 0 0
@@ -196,12 +196,12 @@ wide datapath.quantize.glue 73 33 0 0 0
 wide datapath.matrix.mantissas 918 277 0 0 0
 wide datapath.matrix.partial 260 688 5 0 5
 wide router 430 615 0 0 0
-wide datapath.attention.keys 166 217 1 0 0
-wide datapath.attention.values 166 217 1 0 0
+wide datapath.attention.keys 165 217 1 0 0
+wide datapath.attention.values 165 217 1 0 0
 wide datapath.quantize.memory 69 78 0 1 0
 wide cache 1074 1140 0 0 0
-wide datapath.logits 1623 2186 3 0 3
-wide datapath.attention.queries 173 292 1 0 0
+wide datapath.logits 1629 2186 3 0 3
+wide datapath.attention.queries 169 292 1 0 0
 """
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from amaranth.hdl import Fragment, MemoryInstance, Value
+from amaranth.hdl import Const, Fragment, MemoryInstance, Module, Value
 
 from edgedec.errors import BundleError, DeviceError
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.isa.instructions import Instruction, Opcode
+from edgedec.hw.isa.instructions import Instruction, Opcode, Sink
+from edgedec.hw.matrix.partial_sums import PartialSums
 from edgedec.sim.interpreter.matrices import drained
 from edgedec.sim.verify.axi_monitor import Watched
 from edgedec.sim.verify.cocotb_runner import missing_tools
@@ -21,13 +22,26 @@ from edgedec.sim.verify.streams.bench import MEMORY_BYTES, StreamBench
 from edgedec.sim.verify.streams.illegal import KINDS, make_illegal
 from edgedec.sim.verify.streams.make import interpreted, make_stream
 from edgedec.sim.verify.streams.run import CONFIGURATIONS, OUTLIVING, run_illegal, run_legal, run_powered_up
-from edgedec.sim.verify.streams.stream import PLAIN, unseen
+from edgedec.sim.verify.streams.stream import PLAIN, WITH_UNITS, RandomStream, executed, unseen
 from tests.hw.support.bench_accelerator import simulated
 
 CONFIGS = pytest.mark.parametrize("config", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
 COMPILED = pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")
 POWER_UPS = 20
 PART = 500  # streams of a test; all of a night are 10,000
+# The other way to count a plane three times: WITH_UNITS has an adder for it, and this one the multipliers of mantissas.
+ROUGH = replace(PLAIN, taps=True, rough_head=True)
+
+
+def has_rough_head(stream: RandomStream) -> bool:
+    """Return whether the stream gives logits by two tied planes, and writes the norm that they multiply."""
+    vector: Instruction | None = None
+    for one in executed(stream, commit=False):
+        if one.opcode == Opcode.VECTOR:
+            vector = one
+        elif one.opcode == Opcode.MATRIX and one["sink"] == Sink.LOGITS and one["tied"] and one["planes"] == 2:
+            return vector is not None and bool(vector["tap_norm"]) and not one["int8"] and not one["group_blocks"]
+    return False
 
 
 @CONFIGS
@@ -48,6 +62,12 @@ def test_every_opcode_and_the_ends_of_every_field_occur(config: AcceleratorConfi
 def test_what_never_occurs_is_named() -> None:
     lacking = unseen([make_stream(PLAIN, 5, steps=0)], PLAIN)
     assert {"ATTEND", "CACHE", "COPY", "MATRIX sink = 4", "MATRIX planes = 15"} < set(lacking)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("config", [WITH_UNITS, ROUGH], ids=["adders", "multipliers"])
+def test_rough_heads_occur_with_the_norm_that_they_write(config: AcceleratorConfig) -> None:
+    assert sum(has_rough_head(make_stream(config, seed)) for seed in range(60)) >= 3
 
 
 @pytest.mark.thorough
@@ -90,6 +110,22 @@ def test_streams_equal_the_interpreter_in_amaranths_simulator() -> None:
 
 
 @pytest.mark.rtl
+def test_a_stream_notices_sums_that_forget_that_a_plane_counts_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(seed for seed in range(100) if has_rough_head(make_stream(ROUGH, seed, steps=0)))
+    take = PartialSums._take
+
+    def forgetful(sums: PartialSums, m: Module) -> Any:
+        address, (scaled, _), stages = take(sums, m)
+        return address, (scaled, Const(0)), stages
+
+    monkeypatch.setattr(PartialSums, "_take", forgetful)
+    device = simulated(replace(ROUGH, clock_hz=1e6), MEMORY_BYTES)
+    bench = StreamBench(ROUGH, device.machine, device.allocate(MEMORY_BYTES).array)
+    with pytest.raises(DeviceError, match=r"after the pass \d+ bytes of the memory differ: .* of output is"):
+        bench.check(make_stream(ROUGH, seed, steps=0))
+
+
+@pytest.mark.rtl
 def test_a_power_up_changes_no_integer_in_amaranths_simulator() -> None:
     """Give all state that a reset clears random values; the third ring does so with compiled accelerators, many times."""
     device = simulated(replace(PLAIN, clock_hz=1e6), MEMORY_BYTES, power_up=1, outliving=OUTLIVING)
@@ -105,6 +141,12 @@ def test_a_power_up_changes_no_integer_in_amaranths_simulator() -> None:
 def test_legal_streams_equal_the_interpreter(config: AcceleratorConfig, part: int) -> None:
     memory = ("ideal", "ddr", "flat")[part % 3]
     assert run_legal(config, range(PART * part, PART * (part + 1)), memory=memory) == PART
+
+
+@COMPILED
+@pytest.mark.nightly
+def test_legal_streams_with_mantissas_and_tied_planes_equal_the_interpreter() -> None:
+    assert run_legal(ROUGH, range(PART)) == PART
 
 
 @CONFIGS
