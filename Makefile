@@ -57,6 +57,7 @@ figures: ## write all tables of README.md and docs/ that a program can say, in s
 	@.venv/bin/python -m benchmarks.accelerator.memory_model --write-docs
 	@.venv/bin/python -m benchmarks.accelerator.resources --write-docs
 	@.venv/bin/python -m benchmarks.accelerator.options --write-docs
+	@.venv/bin/python -m benchmarks.accelerator.device_users --write-docs
 	@.venv/bin/python -m benchmarks.memory.sizes --write-docs
 	@.venv/bin/python -m benchmarks.speculation.draft_law --write-docs
 	@.venv/bin/python -m benchmarks.speculation.estimates --write-docs

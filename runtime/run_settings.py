@@ -49,7 +49,7 @@ class RunSettings:
     Raises:
         UsageError: a value is out of range, or no policy has the name ``kv_policy``. What depends on the model, such as the
             largest context, is checked when the run is planned.
-        UnsupportedError: ``budget_bytes`` is given for a GPU, or several sequences for an accelerator.
+        UnsupportedError: ``budget_bytes`` is given for a GPU.
 
     Example:
         >>> RunSettings(ctx_size=512, sequences=4).sequences
@@ -78,7 +78,7 @@ class RunSettings:
         from edgedec.memory.byte_sizes import check_budget_bytes
         from edgedec.memory.items import check_beside
         from edgedec.runtime.run_sizes import MOST_ROWS
-        from edgedec.runtime.targets import GPU_DEVICES, is_accelerator
+        from edgedec.runtime.targets import GPU_DEVICES
 
         check_budget_bytes(self.budget_bytes)
         check_policy_name(self.kv_policy)
@@ -92,10 +92,6 @@ class RunSettings:
             )
         if not 1 <= self.sequences <= MOST_ROWS:
             raise UsageError(f"sequences must be 1 to {MOST_ROWS}, the rows of a pass, not {self.sequences}")
-        if self.sequences > 1 and is_accelerator(self.device):
-            raise UnsupportedError(
-                f"{self.device} has one cache, so it writes one text at a time, not {self.sequences}"
-            )
 
     def target_request(
         self,
@@ -118,6 +114,7 @@ class RunSettings:
             taps=taps,
             recipe=recipe or CAUSAL,
             result_rows=result_rows,
+            sequences=self.sequences,
         )
 
 

@@ -27,6 +27,7 @@ class TargetRequest:
         recipe: recipe of the rows, for targets that compute rows again by themselves.
         result_rows: maximum number of rows of logits of a pass, for its memory. None: all rows of a tree, or the last row if
             the limits have no depth.
+        sequences: number of texts that are written at a time, for targets with a part of the cache for each.
         lent: the target that lends tensors to the bundle has them in memory, so that they are not loaded and counted again.
     """
 
@@ -37,6 +38,7 @@ class TargetRequest:
     taps: tuple[str, ...] = ()
     recipe: RowRecipe = CAUSAL
     result_rows: int | None = None
+    sequences: int = 1
     lent: bool = False
 
 
@@ -50,4 +52,5 @@ class TargetKeywords(TypedDict, total=False):
     taps: tuple[str, ...]
     recipe: RowRecipe
     result_rows: int | None
+    sequences: int
     lent: bool

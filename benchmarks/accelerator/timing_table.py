@@ -64,7 +64,7 @@ def cases() -> dict[str, AcceleratorConfig]:
         "bonsai-1.7b": chosen(board, "bonsai-1.7b", None),
         "gemma-2-2b": config_for_board(gemma, board, others=all_boards()),
         "windows": replace(AcceleratorConfig(), context=4096, window=256),
-        "sequences": replace(AcceleratorConfig(), context=4096, sequences=8),
+        "sequences": replace(AcceleratorConfig(), sequences=8),
         "rough-head": replace(AcceleratorConfig(), taps=True, rough_head=True),
     }
 

@@ -38,6 +38,7 @@ OWNERS: Mapping[str, str] = {
     "speculation": "-m benchmarks.accelerator.speculation --write-docs",
     "memory": "-m benchmarks.accelerator.memory_model --write-docs",
     "options": "-m benchmarks.accelerator.options --write-docs",
+    "users": "-m benchmarks.accelerator.device_users --write-docs",
     "law": "-m benchmarks.speculation.draft_law --write-docs",
     "sizes": "-m benchmarks.memory.sizes --write-docs",
     "builds": "-m benchmarks.accelerator.builds --write-docs",

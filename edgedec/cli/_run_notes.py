@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from edgedec.runtime.planning.planning import RunPlan
     from edgedec.runtime.planning.speculation import SpecConfig
 
-__all__ = ["note_disk", "note_drafts", "note_limit", "note_policy"]
+__all__ = ["note_disk", "note_drafts", "note_limit", "note_policy", "note_texts"]
 
 
 def note_limit(plan: Plan, budget: Budget) -> None:
@@ -53,6 +53,12 @@ def note_drafts(run: RunPlan, spec: SpecConfig) -> None:
     if len(spec.drafts) > 1:
         for draft in spec.drafts[len(run.drafts) :]:
             note(f"the plan leaves out the draft model {draft}: by estimate it does not fit, or does not pay")
+
+
+def note_texts(run: RunPlan) -> None:
+    """Say on stderr why several texts at a time are slower than they could be."""
+    if run.text_note:
+        note(run.text_note)
 
 
 def note_disk(plan: Plan) -> None:

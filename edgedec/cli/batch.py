@@ -32,7 +32,8 @@ def batch(
             min=0,
             max=64,
             metavar="N",
-            help="Number of texts to write at a time; 0: up to 8, as many as the budget has room for without less context.",
+            help="Number of texts to write at a time; 0: up to 8, as many as the budget has room for without less context; "
+            "1 on accelerators.",
         ),
     ] = 0,
     json: Json = False,

@@ -19,7 +19,7 @@ from typer.models import ArgumentInfo
 from edgedec.bundle.embedded import EMBEDDED, EMBEDDED_DRAFT
 from edgedec.cli._accelerator import accelerator_options
 from edgedec.cli._collection import collect_usually
-from edgedec.cli._run_notes import note_disk, note_drafts, note_limit, note_policy
+from edgedec.cli._run_notes import note_disk, note_drafts, note_limit, note_policy, note_texts
 from edgedec.cli.console import progress
 from edgedec.cli.model_options import CacheTypeK, CacheTypeV, ModelWord, cache_bits, one_model
 from edgedec.cli.options import (
@@ -289,6 +289,7 @@ class RunOptions(PlanOptions):
             collect_usually()
         note_limit(session.run.plan, budget)
         note_drafts(session.run, spec)
+        note_texts(session.run)
         note_disk(session.run.plan)
         note_policy(session.run.plan, self.kv_policy)
         return session

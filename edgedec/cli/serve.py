@@ -131,7 +131,8 @@ def serve(
             min=0,
             max=64,
             metavar="N",
-            help="Number of texts to write at a time; 0: up to 4, as many as the budget has room for without less context.",
+            help="Number of texts to write at a time; 0: up to 4, as many as the budget has room for without less context; "
+            "1 on accelerators.",
         ),
     ] = 0,
     queue: Annotated[

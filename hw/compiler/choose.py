@@ -13,13 +13,24 @@ from edgedec.reference.integer_profile.ops.attention import AttentionConstants
 from edgedec.reference.integer_profile.ops.gated_activation import GateConstants
 from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, OutputNormConstants
 
-__all__ = ["CANDIDATES", "config_for", "lowered", "ports_of", "ring_window", "ringed", "shape_of", "small_config"]
+__all__ = [
+    "CANDIDATES",
+    "MOST_CONTEXT",
+    "config_for",
+    "lowered",
+    "ports_of",
+    "ring_window",
+    "ringed",
+    "shape_of",
+    "small_config",
+    "with_sequences",
+]
 
 CANDIDATES = (
     16  # likeliest tokens of a slot that a rough head gives; with many more, a KV260 has no room for eight slots
 )
 _MOST_TILE_ROWS = 1280  # rows of the largest tile
-_MOST_WINDOW = 1 << 16  # positions of the largest context
+MOST_CONTEXT = 1 << 16  # positions of the largest cache
 _MOST_INSTRUCTIONS = 1 << 16  # largest number of instructions of a configuration
 
 
@@ -36,12 +47,18 @@ def config_for(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
     """
     shape = shape_of(model) | {"ports": ports_of(overrides.get("beat_bytes", AcceleratorConfig.beat_bytes), 4, 4)}
     if "instructions" in overrides:
+        _check_sequences(model, shape | overrides)
         return AcceleratorConfig(**ringed(shape | overrides))
     return lowered(model, shape | overrides)[0]
 
 
-def small_config(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
+def small_config(model: IntegerModel, *, texts: int = 1, **overrides: Any) -> AcceleratorConfig:
     """Return a configuration that simulates at an acceptable speed: one port of 16 bytes, 4 slots.
+
+    Args:
+        model: the model.
+        texts: texts that are written at a time, of which a pass has rows as far as there are slots.
+        overrides: members of AcceleratorConfig that are fixed.
 
     Raises:
         UnsupportedError, UsageError: see ``config_for``.
@@ -55,7 +72,7 @@ def small_config(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
         "top_k": CANDIDATES if shape_of(model).get("rough_head") else 4,
         "ultra": False,
     }
-    return config_for(model, **(small | overrides))
+    return config_for(model, **with_sequences(small | overrides, texts))
 
 
 def shape_of(model: IntegerModel) -> dict[str, Any]:
@@ -102,18 +119,45 @@ def shape_of(model: IntegerModel) -> dict[str, Any]:
 def ring_window(states: Iterable[KvState]) -> int:
     """Return the largest window of states that can be rings, or 0; one of more than 2^16 positions hides nothing."""
     windows = (state.window for state in states if state.window is not None and not state.sinks)
-    return max((max(window, 2) for window in windows if window <= _MOST_WINDOW), default=0)
+    return max((max(window, 2) for window in windows if window <= MOST_CONTEXT), default=0)
+
+
+def with_sequences(members: dict[str, Any], texts: int) -> dict[str, Any]:
+    """Return members with a sequence for each of so many texts, or for each slot, unless ``sequences`` is fixed."""
+    return {"sequences": min(texts, members["slots"])} | members
 
 
 def ringed(members: dict[str, Any]) -> dict[str, Any]:
     """Return members without a window if rings would not be shorter than the context, which is the same accelerator.
 
-    With several sequences there are no rings, so that all rows are kept.
+    Raises:
+        UnsupportedError: rings would be shorter than a sequence's part of the context, and there are several sequences.
     """
-    if members.get("sequences", 1) > 1:
+    sequences, context = members.get("sequences", 1), members.get("context", AcceleratorConfig.context)
+    alone = AcceleratorConfig(**{**members, "sequences": 1, "context": max(1, context // sequences)})
+    if alone.window and alone.ring is None:
         return {**members, "window": 0}
-    whole = AcceleratorConfig(**members)
-    return {**members, "window": 0} if whole.window and whole.ring is None else members
+    if alone.window and sequences > 1:
+        raise UnsupportedError(
+            f"the model's layers have windows of up to {alone.window} positions, whose rows the accelerator keeps in rings, "
+            f"and rings hold one sequence, not {sequences}: set window=0 (--configuration), which keeps all rows, or write "
+            "one text at a time (--parallel 1)"
+        )
+    return members
+
+
+def _check_sequences(model: IntegerModel, members: Mapping[str, Any]) -> None:
+    """Check that the accelerator can have several sequences, if it is to have them.
+
+    Raises:
+        UnsupportedError: attention sees the first positions beside a window.
+    """
+    sinks = max((state.sinks for state in model.graph.states.values()), default=0)
+    if sinks and members.get("sequences", 1) > 1:
+        raise UnsupportedError(
+            f"the model's attention sees its first {sinks} positions beside a window (kv policy), which accelerators with "
+            "several sequences cannot: give --kv-policy full, or write one text at a time (--parallel 1)"
+        )
 
 
 def attend_together(members: Mapping[str, Any]) -> bool:
@@ -128,6 +172,7 @@ def ports_of(beat_bytes: int, most: int, port_bytes: int) -> int:
 
 def lowered(model: IntegerModel, members: dict[str, Any]) -> tuple[AcceleratorConfig, Lowering]:
     """Return a configuration with the instructions that the program needs, and the lowering."""
+    _check_sequences(model, members)
     members = ringed(members)
     lowering = Lowering(model, AcceleratorConfig(**(members | {"instructions": _MOST_INSTRUCTIONS})))
     lowering.run()

@@ -18,7 +18,7 @@ from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import CONSTANT_BEATS, ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, Source, When
 
-__all__ = ["Dependency", "PassCycles", "cycles", "is_weights", "timetable"]
+__all__ = ["Dependency", "PassCycles", "cycles", "is_weights", "most_committed", "timetable"]
 
 # Latency of memory from an address to its first beat: of a KV260 (docs/accelerator.md), and of an ideal memory.
 IDLE_READ, IDEAL_READ = 43, 4
@@ -105,7 +105,7 @@ def cycles(
     Args:
         program: program of the pass.
         slots: number of tokens of the pass.
-        committed: number of positions before it.
+        committed: number of positions before it, of all its sequences, each rounded up to a group if there are several.
         logits: whether logits are computed.
         bandwidth: bandwidth of the memory in bytes per second; None for one beat per cycle.
 
@@ -139,8 +139,9 @@ def _walked(program: Program, slots: int, committed: int, logits: bool, bandwidt
     config = program.config
     if not 1 <= slots <= config.slots:
         raise UsageError(f"slots must be 1 to {config.slots}, not {slots!r}")
-    if not 0 <= committed <= config.context - slots:
-        raise UsageError(f"committed must be 0 to {config.context - slots} with {slots} slots, not {committed!r}")
+    most = most_committed(config, slots)
+    if not 0 <= committed <= most:
+        raise UsageError(f"committed must be 0 to {most} with {slots} slots, not {committed!r}")
     if bandwidth is not None and not bandwidth > 0:
         raise UsageError(f"bandwidth must be positive, not {bandwidth!r}")
     walk = _Walk(program, slots, committed, bandwidth)
@@ -148,6 +149,14 @@ def _walked(program: Program, slots: int, committed: int, logits: bool, bandwidt
         if instruction["when"] != (When.WITHOUT_LOGITS if logits else When.WITH_LOGITS):
             walk.step(index, instruction)
     return walk
+
+
+def most_committed(config: AcceleratorConfig, slots: int) -> int:
+    """Return the most committed positions that a pass of ``slots`` tokens reads, those of all its sequences together.
+
+    Those of one leave room for the tokens. The groups of several may be all of the cache, whose last ones have the tokens.
+    """
+    return config.context - slots if config.sequences == 1 else config.context
 
 
 def is_weights(instruction: Instruction) -> bool:

@@ -92,7 +92,7 @@ class FrontEnd(CostedComponent):
 
     Latency: 3 cycles from an instruction to its read or command.
     Throughput: one instruction in 4 cycles, one range of CACHE or COPY per cycle, or one of CACHE in 2 cycles with several
-        sequences; each CACHE and COPY costs 2 cycles more, and each slot of a COPY that moves costs 6 more, or 7 if there
+        sequences; each CACHE and COPY costs 2 cycles more, and each slot of a COPY that moves costs 6 more, or 8 if there
         are rings.
     Source: docs/accelerator.md.
     """
@@ -121,7 +121,7 @@ class FrontEnd(CostedComponent):
         instruction = Resources(lut=76 + 3 * start, ff=fetched(self._config).size + start + 12)  # with its check
         cache = Resources(lut=2 * start + 6 * 8 + 10, ff=2 * start + 4 * 8 + 2)
         copies = Resources(lut=2 * start + 60, ff=start + 20 + 9 + 8)
-        rings = Resources(lut=5 * start + 24 + 3 * 20, ff=21 + 3 * start) if self._config.ring else Resources()
+        rings = Resources(lut=5 * start + 24 + 3 * 20, ff=22 + 3 * start) if self._config.ring else Resources()
         shared = Resources(lut=50, ff=16) if self._config.shared else Resources()
         if self._config.sequences > 1:
             shared += Resources(lut=2 * start + 20 * -(-self._config.slots // 4), ff=start + 24 + 4)
@@ -362,7 +362,7 @@ class FrontEnd(CostedComponent):
         position = Signal(20)
         group = Signal(20)
         beats = Signal(20 + layout_.chunks.bit_length())
-        progress = Signal(4 if self._config.ring else 3)
+        progress = Signal(5 if self._config.ring else 3)
         start = Signal(self._start_bits)
         left = Signal(FIELDS[Opcode.COPY]["heads"] + 1)
         moves = Signal()
@@ -408,12 +408,16 @@ class FrontEnd(CostedComponent):
         return (Mux(view.ring, self.ring.place, now.committed) if self._config.ring else now.committed) + slot
 
     def _row(self, m: Module, position: Signal, ring: Value) -> Value:
-        """Return the row of a position, which in a ring is registered: the ring begins anew after its end."""
+        """Return the row of a position, which in a ring is two registers later: the ring begins anew after its end."""
         kept = self._config.ring
         if kept is None:
             return position
+        passed = Signal()
         row = Signal.like(position)
-        m.d.sync += row.eq(Mux(ring & (position >= kept.rows), position - kept.rows, position))
+        m.d.sync += [
+            passed.eq(ring & (position >= kept.rows)),
+            row.eq(Mux(passed, position - kept.rows, position)),
+        ]
         return row
 
 

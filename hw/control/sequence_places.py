@@ -124,9 +124,9 @@ class SequencePlaces(CostedComponent):
         fresh = Signal()  # the slot is the first one of its sequence
         committed = Signal(_POSITION_BITS)
         group = Signal(_POSITION_BITS)
-        index = Signal(range(config.slots))  # of the slot in its sequence
-        groups = Signal(_POSITION_BITS)  # that are read of the sequence
-        row = Signal(_POSITION_BITS + wide)  # of its first slot
+        index = Signal(range(config.slots))  # number of the slot in its sequence
+        groups = Signal(_POSITION_BITS)  # groups of the sequence that a pass reads
+        row = Signal(_POSITION_BITS + wide)  # row of its first slot
         start = Signal(_RUN_BITS)
         beats = Signal(_RUN_BITS)
         first = Signal.like(out.total)

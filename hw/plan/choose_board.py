@@ -5,9 +5,9 @@ from itertools import product
 from typing import Any
 
 from edgedec.board import Board
-from edgedec.errors import UnsupportedError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.graph.ops import Linear
-from edgedec.hw.compiler.choose import attend_together, lowered, ports_of, ringed, shape_of
+from edgedec.hw.compiler.choose import attend_together, lowered, ports_of, ringed, shape_of, with_sequences
 from edgedec.hw.compiler.program import laid_out, lowered_sizes
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.plan.estimate import estimate
@@ -31,6 +31,7 @@ def config_for_board(
     *,
     others: Iterable[Board] = (),
     accepts: Callable[[AcceleratorConfig], bool] = lambda config: True,
+    texts: int = 1,
     **overrides: Any,
 ) -> AcceleratorConfig:
     """Return the accelerator for a model on a board, by ``edgedec.hw.plan.estimate``. The result is deterministic.
@@ -45,17 +46,21 @@ def config_for_board(
         others: boards, one of which the message names if the model does not fit this one.
         accepts: whether a configuration leaves room for the parts beside the accelerator. If none does, the smallest
             one that fits alone is returned.
+        texts: texts that are written at a time, of which a pass has rows as far as there are slots.
         overrides: members of AcceleratorConfig that are fixed; the others are chosen.
 
     Raises:
         UnsupportedError: the model fits no such accelerator, or does not fit the board's memory; the message names its
             needs, the limits, and the nearest alternative that fits. ``compile_model`` names the cause if no
             configuration runs it.
-        UsageError: the overrides are no valid configuration.
+        UsageError: the overrides are no valid configuration, or have more sequences than the board gets slots.
     """
     trials = _Trials(model)
     beyond, alone = "", None
-    choices = list(_choices(model, device, overrides))
+    most = overrides.get("slots", device.slots or _MOST_SLOTS)
+    if overrides.get("sequences", 1) > most:
+        raise UsageError(f"sequences must be at most the slots, {most} on {device.name}, not {overrides['sequences']}")
+    choices = list(_choices(model, device, overrides, texts))
     if trials.least_bytes > device.memory_bytes:
         del choices[:-1]  # none of them can fit, and one is enough to state the needs
     for choice in choices:
@@ -69,11 +74,11 @@ def config_for_board(
     if alone is not None:
         return alone
     raise UnsupportedError(
-        f"the model does not fit {device.name}: {beyond}; {_nearest(trials, device, others, overrides)}"
+        f"the model does not fit {device.name}: {beyond}; {_nearest(trials, device, others, overrides, texts)}"
     )
 
 
-def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any], texts: int) -> Iterator[dict[str, Any]]:
     """Yield members of configurations, the preferred ones first."""
     shape = shape_of(model) | overrides
     narrowest = {2: 8, 4: 16}.get(overrides.get("ports", 1), 4)  # a port has at least 4 bytes
@@ -92,12 +97,14 @@ def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> I
     sizes = [overrides["beat_bytes"]] if "beat_bytes" in overrides else [size for size in possible if size <= widest]
     for beat_bytes in reversed(sizes):
         ports = ports_of(beat_bytes, device.ports, device.port_bytes)
-        possible_slots = [overrides["slots"]] if "slots" in overrides else range(1, (device.slots or _MOST_SLOTS) + 1)
+        least, most = overrides.get("sequences", 1), device.slots or _MOST_SLOTS
+        possible_slots = [overrides["slots"]] if "slots" in overrides else range(least, most + 1)
         for slots, shared in sorted(product(possible_slots, (False, True)), key=_preference, reverse=True):
             members = {**shape, **fixed, "beat_bytes": beat_bytes, "ports": ports, "slots": slots} | overrides
+            members = ringed(with_sequences(members, texts))
             if shared and ("shared" in members or not attend_together(members)):
                 continue
-            yield ringed({"shared": shared, "softmax_lanes": _softmax_lanes(members)} | members)
+            yield {"shared": shared, "softmax_lanes": _softmax_lanes(members)} | members
 
 
 def _preference(choice: tuple[int, bool]) -> tuple[int, bool]:
@@ -166,24 +173,29 @@ class _Trials:
         with_ = f"with slots={config.slots}, beat_bytes={config.beat_bytes} and context={config.context} "
         return config, with_ + " and ".join(exceeded) if exceeded else ""
 
-    def fits(self, device: Board, overrides: dict[str, Any]) -> bool:
+    def fits(self, device: Board, overrides: dict[str, Any], texts: int) -> bool:
         """Return whether the smallest of a board's accelerators fits."""
         if self.least_bytes > device.memory_bytes:
             return False
-        *_, least = _choices(self.model, device, overrides)
+        *_, least = _choices(self.model, device, overrides, texts)
         return not _is_beyond(device, least) and not self.tried(device, least)[1]
 
 
-def _nearest(trials: _Trials, device: Board, others: Iterable[Board], overrides: dict[str, Any]) -> str:
+def _nearest(trials: _Trials, device: Board, others: Iterable[Board], overrides: dict[str, Any], texts: int) -> str:
     """Return the nearest alternative that fits: fewer positions, or another board."""
     context = overrides.get("context", AcceleratorConfig.context) // 2
-    *_, least = _choices(trials.model, device, overrides)
+    *_, least = _choices(trials.model, device, overrides, texts)
     weights = trials.sizes(least)[1]["image"]
     while context >= _LEAST_CONTEXT and weights <= device.memory_bytes:
-        if trials.fits(device, {**overrides, "context": context}):
-            return f"it fits with context={context}"
+        if trials.fits(device, {**overrides, "context": context}, texts):
+            each = (
+                f", {context // texts} positions for each of {texts} texts (--ctx-size, --parallel)"
+                if texts > 1
+                else ""
+            )
+            return f"it fits with context={context}{each}"
         context //= 2
     for other in sorted(others, key=lambda board: board.memory_bytes):
-        if other is not device and trials.fits(other, overrides):
+        if other is not device and trials.fits(other, overrides, texts):
             return f"it fits {other.name}"
     return "use a smaller model, or a larger board"

@@ -23,8 +23,8 @@ class HardwareGenerator:
 
     others: Iterable[Board] = ()
 
-    def config(self, model: IntegerModel, board: Board, **overrides: Any) -> AcceleratorConfig:
-        return config_for_board(model, board, others=self.others, **overrides)
+    def config(self, model: IntegerModel, board: Board, *, texts: int = 1, **overrides: Any) -> AcceleratorConfig:
+        return config_for_board(model, board, others=self.others, texts=texts, **overrides)
 
     def needs(self, config: AcceleratorConfig, board: Board) -> Mapping[str, int]:
         return estimate(config).on(board)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from edgedec.errors import UsageError
-from edgedec.hw.compiler.cycles import cycles
+from edgedec.hw.compiler.cycles import cycles, most_committed
 from edgedec.hw.compiler.program import Program
 
 __all__ = ["CycleCost"]
@@ -28,15 +28,23 @@ class CycleCost:
         self._cached = lru_cache(maxsize=1024)(self._compute)
 
     def seconds(self, nodes: int, past: int, *, logits: bool = True) -> float:
-        """Return the seconds of a pass of ``nodes`` rows over ``past`` cached rows, with or without ``logits``.
+        """Return the seconds of ``nodes`` rows over ``past`` cached rows, with or without ``logits``.
+
+        More rows than slots take several passes. Several sequences in a pass read the rows of all of them, each rounded up
+        to a group (``positions_read``).
 
         Raises:
-            UsageError: ``nodes`` is not between 1 and the accelerator's number of slots.
+            UsageError: ``nodes`` is less than 1.
         """
-        config = self._program.config
-        if not 1 <= nodes <= config.slots:
-            raise UsageError(f"a pass has 1 to {config.slots} rows, not {nodes}")
-        last = max(0, config.context - nodes)
+        if nodes < 1:
+            raise UsageError(f"a pass has 1 row or more, not {nodes}")
+        slots = self._program.config.slots
+        whole, rest = divmod(nodes, slots)
+        seconds = whole * self._of_pass(slots, past, logits) if whole else 0.0
+        return seconds + self._of_pass(rest, past, logits) if rest else seconds
+
+    def _of_pass(self, nodes: int, past: int, logits: bool) -> float:
+        last = most_committed(self._program.config, nodes)
         low = min(past, last) // _STEP * _STEP
         high = min(low + _STEP, last)
         share = (min(past, last) - low) / (high - low) if high > low else 0.0

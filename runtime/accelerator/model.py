@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from edgedec.boards import find_board
 from edgedec.bundle.bundle import Bundle
-from edgedec.errors import ToolError, UsageError
+from edgedec.errors import ToolError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph.ops import Embed
 from edgedec.host.install_hint import install_extra
-from edgedec.hw.compiler.choose import ring_window, small_config
+from edgedec.hw.compiler.choose import MOST_CONTEXT, ring_window, small_config
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.output_places import rows_end
 from edgedec.hw.compiler.program import Program, compile_model, lowered_sizes, ring_beats
@@ -24,6 +24,7 @@ from edgedec.runtime.accelerator.calibrated import calibrated
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.accelerator.rough_head import rough_model
 from edgedec.runtime.accelerator.weights import head_weight
+from edgedec.runtime.driver.parts import part_rows
 from edgedec.schemes import EmbeddingWeight, Int8Weight
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
 # Positions that small accelerators have at least. More positions do not slow a simulation down, but the simulator of each
 # configuration takes minutes to build, so contexts up to this size share one.
 _LEAST_CONTEXT = 1024
+_MOST_GROUP = 32  # positions of the largest group of a cache, which is divided at groups
 # Names in a plan of the buffers of ``Program.sizes``.
 _ITEMS = {"program": "program", "image": "weights", "cache": "kv", "input": "activations", "output": "logits"}
 
@@ -59,18 +61,19 @@ class AcceleratorModel:
 
 
 def chosen_config(
-    bundle: Bundle, options: AcceleratorOptions, positions: int, *, taps: bool = False
+    bundle: Bundle, options: AcceleratorOptions, positions: int, *, sequences: int = 1, taps: bool = False
 ) -> AcceleratorConfig:
     """Return the configuration of a run's accelerator, computed from manifests only.
 
     Args:
         bundle: the model.
         options: the options that select the accelerator.
-        positions: minimum number of positions of the cache.
+        positions: minimum number of positions of the cache for each text.
+        sequences: number of texts that are written at a time.
         taps: whether passes return values beside logits.
 
     Raises:
-        UnsupportedError: no accelerator can run the model, or none that can fits the board.
+        UnsupportedError: no accelerator can run the model, or none that can fits the board; or it was built for fewer texts.
         UsageError: the board is unknown, the overrides make no valid configuration, or ``positions`` is more than the
             accelerator has.
         ToolError: the size is ``board``, and the hardware generator is not installed.
@@ -78,29 +81,68 @@ def chosen_config(
     """
     if options.board_bundle is not None:
         config = options.board_bundle.config
-        if positions > config.context:
-            raise UsageError(
-                f"{options.board_bundle.path}: its accelerator holds {config.context} positions, not {positions}; lower "
-                "--ctx-size"
-            )
+        _check_room(config, positions, sequences, f"{options.board_bundle.path}: its accelerator")
         return config
-    least = _LEAST_CONTEXT if options.size == "small" else 1
     members = dict(options.overrides)
     if not options.built:
-        members = {"context": max(least, 1 << (positions - 1).bit_length()), **members}
-    if "context" in members and members["context"] < positions:
+        members = {"context": _context(options, positions, sequences), **members}
+    if "context" in members and members["context"] < sequences * positions:
         raise UsageError(
-            f"--configuration has context={members['context']}, the run needs {positions} positions; lower --ctx-size"
+            f"--configuration has context={members['context']}, the run needs {_needs(positions, sequences)}; lower "
+            + _remedy(sequences)
         )
-    key = ("accelerator_config", options.board_name, options.size, *sorted(members.items()))
+    texts = 1 if options.built else sequences  # an accelerator that was built has its own sequences
+    key = ("accelerator_config", options.board_name, options.size, texts, *sorted(members.items()))
     if key not in bundle.derived:
-        bundle.derived[key] = _config(_shape(bundle, bool(members.get("rough_head"))), options, members)
+        shape = _shape(bundle, bool(members.get("rough_head")))
+        bundle.derived[key] = _config(shape, options, texts, members)
     config = cast(AcceleratorConfig, bundle.derived[key])
-    if positions > config.context:
-        raise UsageError(
-            f"the accelerator of {options.board_name} holds {config.context} positions, not {positions}; lower --ctx-size"
-        )
+    _check_room(config, positions, sequences, f"the accelerator of {options.board_name}")
     return replace(config, taps=True) if taps else config
+
+
+def _context(options: AcceleratorOptions, positions: int, sequences: int) -> int:
+    """Return the positions of the cache of an accelerator that is not built yet.
+
+    Raises:
+        UsageError: no accelerator has so many.
+    """
+    least = _LEAST_CONTEXT if options.size == "small" else 1
+    each = 1 << (positions - 1).bit_length()
+    if sequences == 1:
+        return max(least, each)
+    context = max(least, sequences * max(each, _MOST_GROUP))
+    if context > MOST_CONTEXT:
+        raise UsageError(
+            f"the run needs a cache of {context} positions, {each} for each of {sequences} texts, and an accelerator has at "
+            f"most {MOST_CONTEXT}; lower {_remedy(sequences)}"
+        )
+    return context
+
+
+def _check_room(config: AcceleratorConfig, positions: int, sequences: int, name: str) -> None:
+    """Check that the accelerator ``name`` has a part of its cache with so many positions for each text.
+
+    Raises:
+        UnsupportedError: it has rows of one text only.
+        UsageError: the parts have fewer positions.
+    """
+    if sequences > 1 and config.sequences == 1:
+        raise UnsupportedError(
+            f"{name} has rows of one text, not {sequences}: write one text at a time (--parallel 1), or build one with "
+            f"sequences={min(sequences, config.slots)} (--configuration)"
+        )
+    has = part_rows(config, sequences)
+    if positions > has:
+        raise UsageError(f"{name} holds {_needs(has, sequences)}, not {positions}; lower {_remedy(sequences)}")
+
+
+def _needs(positions: int, sequences: int) -> str:
+    return f"{positions} positions" + (f" for each of {sequences} texts" if sequences > 1 else "")
+
+
+def _remedy(sequences: int) -> str:
+    return "--ctx-size or --parallel" if sequences > 1 else "--ctx-size"
 
 
 def _shape(bundle: Bundle, rough_head: bool) -> IntegerModel:
@@ -115,14 +157,16 @@ def _shape(bundle: Bundle, rough_head: bool) -> IntegerModel:
     return cast(IntegerModel, bundle.derived[key])
 
 
-def _config(model: IntegerModel, options: AcceleratorOptions, overrides: Mapping[str, Any]) -> AcceleratorConfig:
+def _config(
+    model: IntegerModel, options: AcceleratorOptions, texts: int, overrides: Mapping[str, Any]
+) -> AcceleratorConfig:
     board = find_board(options.board_name)
     members = {"clock_hz": board.clock_hz, "burst_beats": board.burst_beats, **overrides}
     if options.size == "small":
-        return small_config(model, **members)
+        return small_config(model, texts=texts, **members)
     if options.generator is None:
         raise ToolError(f"--configuration board needs the hardware generator; run: {install_extra('hdl')}")
-    return options.generator.config(model, board, **members)
+    return options.generator.config(model, board, texts=texts, **members)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +194,12 @@ def keeps_windows(bundle: Bundle, config: AcceleratorConfig, options: Accelerato
     window = ring_window(build_graph(bundle.config).states.values())  # a board's bundle has no weights for ``_shape``
     if options.overrides.get("window", window) < window:
         return False
-    return config.window >= window or replace(config, window=window).ring is None
+    return config.window >= window or replace(config, window=window, sequences=1).ring is None
 
 
-def buffer_bytes(bundle: Bundle, options: AcceleratorOptions, positions: int, taps: Sequence[str] = ()) -> BufferSizes:
+def buffer_bytes(
+    bundle: Bundle, options: AcceleratorOptions, positions: int, taps: Sequence[str] = (), *, sequences: int = 1
+) -> BufferSizes:
     """Return the sizes of a run's buffers, computed from manifests only.
 
     They are never smaller than those of the program of ``prepare_model``. See ``chosen_config`` for the errors.
@@ -161,7 +207,7 @@ def buffer_bytes(bundle: Bundle, options: AcceleratorOptions, positions: int, ta
     Raises:
         UnsupportedError: the accelerator cannot return one of the values ``taps``.
     """
-    config = chosen_config(bundle, options, positions, taps=bool(taps))
+    config = chosen_config(bundle, options, positions, sequences=sequences, taps=bool(taps))
     key = ("accelerator_sizes", config, tuple(taps))
     if key not in bundle.derived:  # cached, because a planner calls this hundreds of times
         bundle.derived[key] = _computed_sizes(bundle, config, options, taps)
@@ -187,6 +233,7 @@ def prepare_model(
     positions: int,
     taps: Sequence[str] = (),
     *,
+    sequences: int = 1,
     progress: Progress = silent,
 ) -> AcceleratorModel:
     """Return the program of a model: that of the board bundle, or one compiled now, which takes seconds.
@@ -194,15 +241,16 @@ def prepare_model(
     Args:
         bundle: the model; with a board bundle, the model in it.
         options: the options that select the accelerator.
-        positions: minimum number of positions of the cache.
+        positions: minimum number of positions of the cache for each text.
         taps: names of the values that passes return beside logits; none with a board bundle.
+        sequences: number of texts that are written at a time.
         progress: called during the calibration.
 
     See ``chosen_config``, ``calibrate`` and ``prepare`` for the errors.
     """
     if (board := options.board_bundle) is not None:
         return AcceleratorModel(program=board.program(), embedding=board.embedding, head=board.head)
-    config = chosen_config(bundle, options, positions, taps=bool(taps))
+    config = chosen_config(bundle, options, positions, sequences=sequences, taps=bool(taps))
     integers = prepare(bundle, calibrated(bundle, progress=progress))
     if config.rough_head:
         integers = rough_model(bundle, integers, candidates=config.top_k, progress=progress)

@@ -34,7 +34,7 @@ MemoryModel = Literal["auto", "ddr", "flat", "ideal"]
 class Generator(Protocol):
     """The part of the hardware generator that runs need. It is optional, because boards do not have the generator."""
 
-    def config(self, model: IntegerModel, board: Board, **overrides: Any) -> AcceleratorConfig:
+    def config(self, model: IntegerModel, board: Board, *, texts: int = 1, **overrides: Any) -> AcceleratorConfig:
         """Return the fastest accelerator that fits the board. See ``config_for_board`` for its errors."""
 
     def needs(self, config: AcceleratorConfig, board: Board) -> Mapping[str, int]:

@@ -61,14 +61,15 @@ def host_bytes(bundle: Bundle, limits: Limits, taps: Sequence[str]) -> int:
     return 3 * run_rows(limits) * tap_bytes(bundle, taps, every_row=False)
 
 
-def tapped_rows(driver: Driver, names: Sequence[str], rows: int, wanted: I32) -> Mapping[str, F32]:
-    """Return values of the last pass, float32 [n, width] of each name.
+def tapped_rows(driver: Driver, names: Sequence[str], first: int, rows: int, wanted: I32) -> Mapping[str, F32]:
+    """Return values of a sequence's rows in the last pass, float32 [n, width] of each name.
 
     Args:
         driver: the driver that ran the pass.
         names: names of the values.
-        rows: number of rows of the pass.
-        wanted: rows whose logits are requested; some values have these rows only.
+        first: first slot of the sequence.
+        rows: number of its rows.
+        wanted: slots of the rows whose logits are requested; some values have these rows only.
     """
-    every = np.arange(rows, dtype=np.int32)
+    every = np.arange(first, first + rows, dtype=np.int32)
     return {name: driver.tapped(name, wanted if driver.host.tap(name).selected else every).real for name in names}

@@ -3,53 +3,49 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.device import Device
-from edgedec.device_steps import Fetch, Flush, Step
+from edgedec.device_steps import Fetch, Flush, Step, perform
 from edgedec.errors import DeviceError, UsageError
 from edgedec.graph.capacity import reach
-from edgedec.hw.compiler.host import ProgramHost, Results
-from edgedec.hw.compiler.program import Program, result_bytes
-from edgedec.reference.integer_profile.taps import TappedRows
-from edgedec.reference.integer_profile.values import Logits
+from edgedec.hw.compiler.host import ProgramHost
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.runtime.driver.failures import named, taken_text
 from edgedec.runtime.driver.identity import Gateware, check_identity
 from edgedec.runtime.driver.limits import watchdog_cycles
-from edgedec.runtime.driver.operations import Operations
-from edgedec.runtime.driver.pass_steps import (
-    check_pass,
-    parameter_steps,
-    soft_reset,
-)
-from edgedec.runtime.driver.posted import PostedPasses
+from edgedec.runtime.driver.outputs import BEST, NO_LOGITS, WHOLE_ROWS, Outputs
+from edgedec.runtime.driver.parts import CachePart, PartRows, PlaceRegisters, divided, positions_read
+from edgedec.runtime.driver.pass_steps import PassInput, prepared_pass, soft_reset
+from edgedec.runtime.driver.posted import PostedPass, PostedPasses
 from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, OWNER_REGISTER, Region, regions, relocated
 from edgedec.runtime.driver.report import PassReport
 from edgedec.schemes import EmbeddingWeight, Int8Weight
 
 __all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver"]
 
-NO_LOGITS, BEST, WHOLE_ROWS = 0, 1, 2  # values of the field logits of the register pass_parameters
 _LOG = logging.getLogger(__name__)
 
 I32 = NDArray[np.int32]
 
 
-class Driver(Operations):
-    """One sequence of tokens on a device.
+class Driver(Outputs):
+    """Sequences of tokens on a device, each in a part of its cache.
 
-    After a pass that failed, timed out or was interrupted, the next one starts with a soft reset; committed positions are
-    kept.
+    Whatever is said of one sequence concerns the one that was selected last, at first the first one. After a pass that
+    failed, timed out or was interrupted, the next one starts with a soft reset; committed positions are kept.
 
     Members:
-        length: number of committed positions, also of posted passes that have not ended.
+        parts: the parts of the cache.
+        part: the selected one.
         regions: the program's buffers by their names in ``Program.sizes``; empty once the driver is closed.
         registers: the device's registers by name, for debuggers and tests.
-        landed: called with the sums of the counters of posted passes that have ended, and the rows of each.
+        landed: called with the sums of the counters of posted passes that have ended, and these passes.
 
     Args:
         device: used by this driver only while it is open; the driver does not close it.
@@ -57,12 +53,13 @@ class Driver(Operations):
         embedding, head: the weights of ``ProgramHost``.
         max_cycles: cycles after which a pass has failed. None: many times the cycles of its beats and instructions.
         gateware: RTL that the device must have; None: any accelerator of the program's configuration is taken.
+        parts: number of equal parts of the cache; None: one for each sequence of a pass.
 
     Raises:
         DeviceError: the device is not an edgedec accelerator; its register map, instruction set, configuration or RTLIL is
             not that of the program or of ``gateware``; or its memory is too small.
         UsageError: an instruction addresses memory outside its buffer, or has another ``fault`` of a program; or the
-            embedding, or the int8 head of a rough one, has another shape.
+            embedding, or the int8 head of a rough one, has another shape; or the cache has no such parts.
     """
 
     def __init__(
@@ -74,17 +71,16 @@ class Driver(Operations):
         *,
         max_cycles: int | None = None,
         gateware: Gateware | None = None,
+        parts: int | None = None,
     ) -> None:
-        super().__init__(device, program, max_cycles)
-        self.host = ProgramHost(program, embedding, head)
-        self.length = 0
-        self._longest = 0  # most committed positions since there were none; rings lack rows because of them
+        super().__init__(device, program, ProgramHost(program, embedding, head), max_cycles)
+        self.parts = divided(program.config, program.config.sequences if parts is None else parts)
+        self.part = self.parts[0]
+        self._places = PlaceRegisters(self.registers, program.config)
         self._submitted = (0, NO_LOGITS)  # slots and logits of the running pass
-        self._slots = 0  # slots of the last pass that can be committed; 0 after a commit
-        self._written = (0, NO_LOGITS)  # slots and logits of the pass whose results are in the output buffer
-        self._result_bytes = result_bytes(program.config)
+        self._running = dict[CachePart, int]()  # its slots of each part
         self._posted = PostedPasses(self._perform, self._owned, self)
-        self.landed: Callable[[PassReport, Sequence[int]], object] = lambda report, rows: None
+        self.landed: Callable[[PassReport, Sequence[PostedPass]], object] = lambda report, passes: None
         fault = program.fault()
         if fault is not None:
             raise UsageError(f"instruction {named(program, fault.number)} {fault.reason}; compile the program again")
@@ -108,12 +104,21 @@ class Driver(Operations):
         self.close()
 
     @property
+    def length(self) -> int:
+        """Number of committed positions, also of posted passes that have not ended."""
+        return self.part.length
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.part.length = length
+
+    @property
     def pending(self) -> bool:
         """True while a pass or commit was started and its end was not seen.
 
         ``finish`` waits for a pass; a new pass abandons it.
         """
-        return bool(self._expected or self._posted.rows)
+        return bool(self._expected or self._posted.passes)
 
     def close(self) -> None:
         """Abandon a running pass and free the buffers. A second call does nothing."""
@@ -180,14 +185,29 @@ class Driver(Operations):
         embeds: NDArray[np.float32] | None = None,
     ) -> None:
         """Start a pass as ``forward`` does, but return at once. The host is free until it calls ``finish``."""
-        prepared = self._prepared(ids, positions, visible, logits, embeds)
+        rows = PartRows(part=self.part, ids=ids, positions=positions, visible=visible, embeds=embeds)
+        self.submit_parts([rows], logits=logits)
+
+    def submit_parts(self, work: Sequence[PartRows], *, logits: int = BEST) -> None:
+        """Start a pass over rows of several sequences, whose slots follow each other in this order.
+
+        Each row sees rows of its own sequence only. ``commit`` then keeps slots of one sequence, counted from its first one.
+
+        Raises:
+            DeviceError: see ``forward``.
+            UsageError: see ``forward``; or there are more sequences than the accelerator has, or a part is full.
+        """
+        prepared = prepared_pass(self.host, self.registers, self._places, work, logits)
         self.land()
         self._recover()
-        self._slots, self._submitted, self._written, self._fetched = 0, (len(ids), logits), (0, NO_LOGITS), False
+        running = {rows.part: len(rows.ids) for rows in work}
+        self._begin(running)
+        self._submitted, self._running = (sum(running.values()), logits), running
         region = self._input or self._inputs[0]
         self._input, steps = None, self._written_input(region, prepared)
         self.ring("start", "done", steps)
         self._input = region
+        self._places.sent()
 
     def post(
         self,
@@ -207,19 +227,44 @@ class Driver(Operations):
             DeviceError: an earlier pass that was posted has failed; or see ``forward``.
             UsageError: see ``forward``.
         """
-        prepared, posted = self._prepared(ids, positions, visible, NO_LOGITS, embeds), self._posted
+        self.post_parts([PartRows(part=self.part, ids=ids, positions=positions, visible=visible, embeds=embeds)])
+
+    def post_parts(self, work: Sequence[PartRows]) -> None:
+        """Queue a pass without logits over rows of several sequences. See ``post`` and ``submit_parts``."""
+        prepared = prepared_pass(self.host, self.registers, self._places, work, NO_LOGITS)
+        posted, running = self._posted, {rows.part: len(rows.ids) for rows in work}
+        one = PostedPass(
+            rows=sum(running.values()),
+            read=positions_read(self.program.config, [rows.sequence for rows in work]),
+            starts={part: part.length for part in running},
+        )
         if self._expected:
             self.reset()
         self._make_room(len(self._inputs) - 1)
         posted.begin()
-        begins = not posted.rows
-        region = self._inputs[len(posted.rows) % len(self._inputs)]
+        begins = not posted.passes
+        region = self._inputs[len(posted.passes) % len(self._inputs)]
         steps = self._written_input(region, prepared)
-        self._input, self._slots, self._submitted, self._written = None, 0, (0, NO_LOGITS), (0, NO_LOGITS)
+        self._begin(running)
+        self._input = None
         self._expected = "done"  # until it is known that the pass was posted
-        found = self._perform([*steps, *self._starting("start", first=begins), *posted.reads()])
-        self._input, self._expected, self._slots = region, "", len(ids)
-        posted.add(len(ids), self.length, found)
+        try:
+            found = self._perform([*steps, *self._starting("start", first=begins), *posted.reads()])
+        except BaseException:
+            self._abandon()  # at once, so that whoever goes on knows how many positions are left
+            raise
+        self._input, self._expected = region, ""
+        self._places.sent()
+        for part, slots in running.items():
+            part.slots = slots
+        posted.add(one, found)
+
+    def _begin(self, parts: Iterable[CachePart]) -> None:
+        """Forget the slots of the last passes of parts, and the results of the last pass."""
+        for part in parts:
+            part.slots = 0
+        self._submitted, self._running = (0, NO_LOGITS), {}
+        self._forget_results()
 
     def land(self) -> None:
         """Wait for the passes that were posted, and report them to ``landed``. After Ctrl-C, call it again.
@@ -228,51 +273,32 @@ class Driver(Operations):
             DeviceError: one of them has failed; the rows from its own on are not committed any more.
         """
         self._make_room(0)
-        if rows := tuple(self._posted.rows):
-            self.landed(self._posted.report(), rows)
+        if passes := tuple(self._posted.passes):
+            self.landed(self._posted.report(), passes)
 
     def _make_room(self, most: int) -> None:
         """Wait until at most ``most`` posted passes run or wait."""
         try:
             self._posted.wait(most)
         except DeviceError:
-            if self._posted.rows:  # the device is this driver's, and the next operation begins with a reset
+            if self._posted.passes:  # the device is this driver's, and the next operation begins with a reset
                 self._expected = "done"
             self._abandon()
             raise
 
     def _abandon(self) -> None:
         """Forget posted passes that have not ended, and the rows that were committed of them."""
-        start, posted = self._posted.start, self._posted
-        posted.clear()
-        if start is not None:
-            self.truncate(min(start, self.length))
-            self._slots = 0
+        starts = self._posted.starts
+        self._posted.clear()
+        for part, start in starts.items():
+            self._truncate(part, min(start, part.length))
+            part.slots = 0
 
-    def _prepared(
-        self,
-        ids: I32,
-        positions: I32 | None,
-        visible: NDArray[np.bool_] | None,
-        logits: int,
-        embeds: NDArray[np.float32] | None,
-    ) -> tuple[NDArray[np.uint8], list[Step]]:
-        """Check a pass. Return its input in logical order, and the steps that write its parameters."""
-        if positions is None:
-            positions = np.arange(self.length, self.length + len(ids), dtype=np.int32)
-        mask = np.tri(len(ids), dtype=np.bool_) if visible is None else visible
-        check_pass(positions, mask, self.length, rings=self.program.ring is not None)
-        steps = parameter_steps(
-            self.registers, committed=self.length, logits=logits, positions=positions.tolist(), visible=mask
-        )
-        return self.host.input(ids, positions, embeds), steps
-
-    def _written_input(self, region: Region, prepared: tuple[NDArray[np.uint8], list[Step]]) -> list[Step]:
+    def _written_input(self, region: Region, prepared: PassInput) -> list[Step]:
         """Write the input of a pass to a region, and return the steps before its doorbell."""
-        image, parameters = prepared
-        region.fill(image)
+        region.fill(prepared.image)
         moved = [] if region is self._input else self.registers.writes(ADDRESS_REGISTERS["input"], region.address)
-        return [Flush(region.buffer), *self._owned(), *moved, *parameters]
+        return [Flush(region.buffer), *self._owned(), *moved, *prepared.steps]
 
     def finish(self) -> PassReport:
         """Wait for the end of the submitted pass. After Ctrl-C, call it again or start another pass.
@@ -285,7 +311,9 @@ class Driver(Operations):
             raise UsageError("no pass is running; submit one first")
         results = Fetch(self._region("output").buffer, self._result_bytes)
         report = self.answer(fetch=results if self._submitted[1] == BEST else None)
-        self._slots, self._written = self._submitted[0], self._submitted
+        for part, slots in self._running.items():
+            part.slots = slots
+        self._wrote(*self._submitted)
         return report
 
     def commit(self, nodes: I32) -> PassReport | None:
@@ -298,19 +326,21 @@ class Driver(Operations):
             DeviceError: see ``forward``. The slots of the pass are lost then, and it has to run again.
             UsageError: the last pass does not have these slots, or they are not in ascending order.
         """
-        kept = [int(node) for node in nodes]
-        if kept != sorted(set(kept)) or (kept and not 0 <= kept[0] <= kept[-1] < self._slots):
-            raise UsageError(f"slots {kept} cannot be kept of a pass of {self._slots}; name them in ascending order")
-        report, slots, self._slots = None, self._slots, 0
+        part, kept = self.part, [int(node) for node in nodes]
+        if kept != sorted(set(kept)) or (kept and not 0 <= kept[0] <= kept[-1] < part.slots):
+            raise UsageError(f"slots {kept} cannot be kept of a pass of {part.slots}; name them in ascending order")
+        report, slots, part.slots = None, part.slots, 0
         if kept != list(range(len(kept))):
             self.land()
             registers = self.registers
             chosen = registers.writes("commit_slots", sum(1 << node for node in kept))
-            parameters = registers.writes_of("pass_parameters", slots=slots, committed=self.length)
+            parameters = registers.writes_of("pass_parameters", slots=slots, committed=part.length)
+            place = self._places.of_commit(part)
             self._expected = "committed"
-            report = self.answer([*self._owned(), *chosen, *parameters, *self._starting("commit")])
-        self.length += len(kept)
-        self._longest = max(self._longest, self.length)
+            report = self.answer([*self._owned(), *place, *chosen, *parameters, *self._starting("commit")])
+            self._places.sent()
+        part.length += len(kept)
+        part.longest = max(part.longest, part.length)
         return report
 
     def truncate(self, length: int) -> int:
@@ -325,51 +355,17 @@ class Driver(Operations):
         """
         if not 0 <= length <= self.length:
             raise UsageError(f"cannot go back to {length} positions, there are {self.length}")
-        if length < self.length:
-            self._slots, self._submitted = 0, (0, NO_LOGITS)
+        return self._truncate(self.part, length)
+
+    def _truncate(self, part: CachePart, length: int) -> int:
+        if length < part.length:
+            part.slots = 0
+            self._running.pop(part, None)
         ring = self.program.ring
-        self.length = length if ring is None else reach(length, [(ring, ring.floor(self._longest))])
-        if not self.length:
-            self._longest = 0
-        return self.length
-
-    def results(self, rows: I32) -> Results:
-        """Return the likeliest tokens of the slots ``rows`` of the last pass.
-
-        Raises:
-            UsageError: the pass did not finish, does not have these slots, or wrote no logits.
-        """
-        self._check_written(rows, BEST)
-        region = self._region("output")
-        return self.host.results(region.fetched(0 if self._fetched else self._result_bytes, self.host.beside), rows)
-
-    def logits(self, rows: I32) -> Logits:
-        """Return whole rows of logits of the slots ``rows`` of the last pass.
-
-        Raises:
-            UsageError: see ``results``, or the pass did not write whole rows.
-        """
-        self._check_written(rows, WHOLE_ROWS)
-        return self.host.logits(self._region("output").fetched(self.program.output_bytes), rows)
-
-    def tapped(self, name: str, rows: I32) -> TappedRows:
-        """Return a tapped value of the slots ``rows`` of the last pass.
-
-        Raises:
-            UsageError: see ``results``; the value needs a pass with logits, or the program does not write it.
-        """
-        self._check_written(rows, BEST if self.host.needs_logits(name) else NO_LOGITS)
-        return self.host.tapped(self._region("output").fetched(self.program.output_bytes), name, rows)
-
-    def _check_written(self, rows: I32, least: int) -> None:
-        slots, logits = self._written
-        if logits < least or (len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < slots):
-            expected = "whole rows of logits" if least == WHOLE_ROWS else "results"
-            kind = ("none", "the best", "whole rows")[logits]
-            raise UsageError(
-                f"there are no {expected} of slots {rows.tolist()}: the last finished pass wrote {kind}, of {slots} slots; "
-                "finish a pass that writes them first"
-            )
+        part.length = length if ring is None else reach(length, [(ring, ring.floor(part.longest))])
+        if not part.length:
+            part.longest = 0
+        return part.length
 
     def reset(self, max_cycles: int = 100_000) -> None:
         """Do a soft reset, which abandons a running pass and clears an error. Registers and memory keep their contents.
@@ -383,7 +379,7 @@ class Driver(Operations):
 
     def _recover(self) -> None:
         """Reset the accelerator if the last operation did not finish, or posted passes run."""
-        if self._expected or self._posted.rows:
+        if self._expected or self._posted.passes:
             self.reset()
 
     def _region(self, name: str) -> Region:
@@ -410,15 +406,18 @@ class Driver(Operations):
         """
         self.land()
         self._recover()
-        self._slots, self._written = 0, (0, NO_LOGITS)
+        self._begin([self.part])
         if self._input is not self._inputs[0]:
             self.registers.write(ADDRESS_REGISTERS["input"], self._inputs[0].address)
             self._input = self._inputs[0]
+        if places := self._places.of_pass([SequenceRows(slots=1, committed=self.length, group=self.part.group)]):
+            perform(self.device, places)
+            self._places.sent()
 
     def returned(self, length: int) -> None:
         """Take the device back from the compiled loop, with ``length`` committed positions."""
-        self.length, self._longest = length, max(self._longest, length)
+        self.length, self.part.longest = length, max(self.part.longest, length)
 
     def left(self, event: str, longest: int) -> None:
         """Note the event whose end the compiled loop has not seen ("": none), and positions that it may have committed."""
-        self._expected, self._longest = event, max(self._longest, longest)
+        self._expected, self.part.longest = event, max(self.part.longest, longest)

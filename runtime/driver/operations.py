@@ -39,7 +39,7 @@ class Operations(ABC):
         self.device, self.program, self.registers = device, program, Registers(device)
         self.max_cycles = patience_cycles(program) if max_cycles is None else max_cycles
         self._expected = ""  # event that ends the running or abandoned operation; empty: none runs
-        self._fetched = False  # True if the bytes of ``answer`` have come with the end
+        self._fetched_bytes = 0  # first bytes of the output buffer that were read since the last pass
         self._interrupts = True  # False once an interrupt was missing
 
     @abstractmethod
@@ -108,7 +108,7 @@ class Operations(ABC):
             first, end = (), ending_of(self.registers, found)
             left, part = left - part, min(2 * part, _LONGEST_SLICE_S)
             if end.events:
-                self._fetched = fetch is not None
+                self._fetched_bytes = 0 if fetch is None else fetch.size_bytes
                 if not interrupted:
                     self.missed_interrupt()
             if end.events or end.idle or left <= 0:

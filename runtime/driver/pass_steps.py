@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from edgedec.device import Device
 from edgedec.device_steps import Step
 from edgedec.errors import DeviceError, UsageError
+from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.isa.registers import COUNTS
+from edgedec.runtime.driver.parts import CachePart, PartRows, PlaceRegisters
 from edgedec.runtime.driver.registers import Registers
 
-__all__ = ["POLL_CYCLES", "PassEnding", "check_pass", "ending_of", "ending_steps", "parameter_steps", "soft_reset"]
+__all__ = ["POLL_CYCLES", "PassEnding", "PassInput", "ending_of", "ending_steps", "prepared_pass", "soft_reset"]
 
 POLL_CYCLES = 64  # cycles between two reads of the status during a reset
 
@@ -38,8 +40,70 @@ class PassEnding:
     counts: list[int]
 
 
-def check_pass(positions: NDArray[np.int32], visible: NDArray[np.bool_], committed: int, *, rings: bool) -> None:
-    """Check a pass after ``committed`` positions: positions int32 [n], the mask bool [n, n], and whether layers have rings.
+@dataclass(frozen=True, kw_only=True)
+class PassInput:
+    """The input and the parameters that the host gives a pass.
+
+    Members:
+        image: the content of the input buffer, uint8 in logical order.
+        steps: steps that write its parameters, after which ``PlaceRegisters.sent`` is called.
+    """
+
+    image: NDArray[np.uint8]
+    steps: list[Step]
+
+
+def prepared_pass(
+    host: ProgramHost, registers: Registers, places: PlaceRegisters, work: Sequence[PartRows], logits: int
+) -> PassInput:
+    """Check a pass over the rows of one sequence or several, and return its input.
+
+    Raises:
+        UsageError: see ``Driver.forward`` and ``Driver.submit_parts``.
+    """
+    config, rings = host.program.config, host.program.ring is not None
+    if not 1 <= len(work) <= config.sequences or len({id(rows.part) for rows in work}) < len(work):
+        raise UsageError(f"a pass has rows of 1 to {config.sequences} sequences, each once, not of {len(work)}")
+    total = sum(len(rows.ids) for rows in work)
+    ids, positions, embeds = list[NDArray[np.int32]](), list[NDArray[np.int32]](), list[NDArray[np.float32]]()
+    mask, first, embedded = np.zeros((total, total), np.bool_), 0, 0
+    for rows in work:
+        n = len(rows.ids)
+        places_of = np.arange(rows.part.length, rows.part.length + n, dtype=np.int32)
+        positions.append(places_of if rows.positions is None else rows.positions)
+        visible = np.tri(n, dtype=np.bool_) if rows.visible is None else rows.visible
+        _check_rows(positions[-1], visible, rows.part, rings=rings, whole=rows.part.rows == config.context)
+        mask[first : first + n, first : first + n] = visible
+        ids.append(np.where(rows.ids < 0, rows.ids - np.int32(embedded), rows.ids) if embedded else rows.ids)
+        if rows.embeds is not None:
+            embeds.append(rows.embeds)
+            embedded += len(rows.embeds)
+        first += n
+    every = np.concatenate(positions)
+    image = host.input(np.concatenate(ids), every, np.concatenate(embeds) if embeds else None)
+    sequences = [rows.sequence for rows in work]
+    steps: list[Step] = [
+        *registers.writes_of("pass_parameters", slots=total, committed=sequences[0].committed, logits=logits),
+        *places.of_pass(sequences),
+    ]
+    words = mask.astype(np.int64) @ (1 << np.arange(total, dtype=np.int64))
+    for name, values in (("position", every.tolist()), ("mask", words.tolist())):
+        for slot, value in enumerate(values):
+            steps += registers.writes(name, value, slot)
+    return PassInput(image=image, steps=steps)
+
+
+def _check_rows(
+    positions: NDArray[np.int32], visible: NDArray[np.bool_], part: CachePart, *, rings: bool, whole: bool
+) -> None:
+    """Check n rows of a sequence.
+
+    Args:
+        positions: int32 [n].
+        visible: the mask, bool [n, n].
+        part: its part of the cache.
+        rings: whether layers have rings.
+        whole: whether the part is the whole cache, whose end the accelerator knows.
 
     Raises:
         UsageError: see ``Driver.forward``.
@@ -49,24 +113,16 @@ def check_pass(positions: NDArray[np.int32], visible: NDArray[np.bool_], committ
         raise UsageError(f"visible must be {n}x{n}, not {'x'.join(map(str, visible.shape))}")
     if not visible.diagonal().all():
         raise UsageError(f"slot {int(np.argmin(visible.diagonal()))} must see itself")
-    if rings and int(positions.min(initial=committed)) < committed:
+    if rings and int(positions.min(initial=part.length)) < part.length:
         raise UsageError(
-            f"position {positions.min()} lies before the {committed} committed ones, of which rings keep only those "
+            f"position {positions.min()} lies before the {part.length} committed ones, of which rings keep only those "
             "that later positions see; go back first"
         )
-
-
-def parameter_steps(
-    registers: Registers, *, committed: int, logits: int, positions: Sequence[int], visible: NDArray[np.bool_]
-) -> list[Step]:
-    """Return the steps that write the parameters of a pass of n slots, of which ``visible``, bool [n, n], is the mask."""
-    slots = len(positions)
-    steps: list[Step] = [*registers.writes_of("pass_parameters", slots=slots, committed=committed, logits=logits)]
-    words = visible.astype(np.int64) @ (1 << np.arange(slots, dtype=np.int64))
-    for name, values in (("position", positions), ("mask", words.tolist())):
-        for slot, value in enumerate(values):
-            steps += registers.writes(name, value, slot)
-    return steps
+    if not whole and part.length + n > part.rows:
+        raise UsageError(
+            f"{part.length} committed positions and {n} new ones pass the {part.rows} that a sequence has in the cache: go "
+            "back first, or divide the cache into fewer parts"
+        )
 
 
 def soft_reset(device: Device, registers: Registers, max_cycles: int) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgedec.device_steps import Performer, ReadRegister, Step, Wait
 from edgedec.errors import DeviceError
 from edgedec.hw.isa.registers import COUNTS
 from edgedec.runtime.driver.operations import Operations
+from edgedec.runtime.driver.parts import CachePart
 from edgedec.runtime.driver.report import PassReport, issued
 
-__all__ = ["PostedPasses"]
+__all__ = ["PostedPass", "PostedPasses"]
 
 _STATE = ("status", "queue")
 _COUNTERS = tuple(f"counter_{name}" for name in COUNTS)
@@ -20,12 +21,19 @@ _ENDS = 1 << 8  # ends are counted modulo this
 _FIRST_SLICE_S, _LONGEST_SLICE_S = 0.001, 1.0  # device time between two looks at the registers, for a lost interrupt
 
 
-@dataclass(frozen=True)
-class _Posted:
-    """A pass of some rows after ``start`` committed positions."""
+@dataclass(frozen=True, kw_only=True)
+class PostedPass:
+    """A pass that was posted.
+
+    Members:
+        rows: number of its rows.
+        read: committed positions that it reads.
+        starts: committed positions before it of each part of the cache that has rows of it.
+    """
 
     rows: int
-    start: int
+    read: int
+    starts: Mapping[CachePart, int]
 
 
 class PostedPasses:
@@ -42,19 +50,22 @@ class PostedPasses:
     ) -> None:
         self._perform, self._owned, self._operations = perform, owned, operations
         self._registers = operations.registers
-        self._running = deque[_Posted]()  # their ends were not seen
-        self._rows = list[int]()  # rows of each pass, those that have ended included
+        self._running = deque[PostedPass]()  # their ends were not seen
+        self._passes = list[PostedPass]()  # the passes that have ended included
         self._ended = 0  # the register's count of ends, as it was last seen
 
     @property
-    def rows(self) -> Sequence[int]:
-        """Rows of each pass."""
-        return self._rows
+    def passes(self) -> Sequence[PostedPass]:
+        """The passes, those that have ended included."""
+        return self._passes
 
     @property
-    def start(self) -> int | None:
-        """Committed positions before the first pass that has not ended; None if all have."""
-        return self._running[0].start if self._running else None
+    def starts(self) -> Mapping[CachePart, int]:
+        """Committed positions of each part of the cache before its first pass that has not ended."""
+        starts = dict[CachePart, int]()
+        for one in reversed(self._running):
+            starts |= one.starts
+        return starts
 
     def reads(self) -> list[ReadRegister]:
         """Return the steps after the doorbell of a pass, whose results ``add`` takes."""
@@ -62,25 +73,25 @@ class PostedPasses:
 
     def begin(self) -> None:
         """Prepare for the first pass."""
-        if not self._rows:
+        if not self._passes:
             self._ended = self._registers.read_field("queue", "ended")
 
-    def add(self, rows: int, start: int, found: Sequence[int]) -> None:
-        """Note a pass of ``rows`` rows after ``start`` committed positions, which was posted."""
-        self._running.append(_Posted(rows, start))
-        self._rows.append(rows)
+    def add(self, one: PostedPass, found: Sequence[int]) -> None:
+        """Note a pass that was posted; ``found`` are the results of ``reads``."""
+        self._running.append(one)
+        self._passes.append(one)
         self._count(*self._registers.values(found, "queue"))
 
     def clear(self) -> None:
         """Forget all passes, because the accelerator was reset."""
         self._running.clear()
-        self._rows.clear()
+        self._passes.clear()
 
     def wait(self, most: int) -> None:
         """Wait until at most ``most`` passes run or wait. After an exception such as Ctrl-C, call it again.
 
         Raises:
-            DeviceError: a pass has failed, or does not end. ``start`` says where the passes have to begin again.
+            DeviceError: a pass has failed, or does not end. ``starts`` says where the passes have to begin again.
         """
         registers, operations = self._registers, self._operations
         patience = operations.max_cycles / operations.device.clock_hz
@@ -106,7 +117,7 @@ class PostedPasses:
             idle = "busy" not in fields
             if len(self._running) > most and (idle or left <= 0):
                 each = len(issued(operations.program, commits=False, logits=False))
-                before = each * (len(self._rows) - len(self._running))
+                before = each * (len(self._passes) - len(self._running))
                 raise DeviceError(operations.timeout_text(self.counts()[COUNTS.index("descriptors")] - before, idle))
             waits = [Wait(min(part, left))]
 

@@ -50,7 +50,8 @@ def most_sequences(plan: PlanFunction, settings: RunSettings, most: int) -> int:
 
     Args:
         plan: plans the run.
-        settings: the settings of the run; their number of texts is not used. An accelerator writes one text at a time.
+        settings: the settings of the run; their number of texts is not used. An accelerator writes one text at a
+            time where no number is asked for, because each further one needs more of it.
         most: upper bound of the result.
     """
     if is_accelerator(settings.device):

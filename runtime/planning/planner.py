@@ -127,19 +127,18 @@ class Planner:
 
     def _sizes(self, choice: RunChoice, ctx_size: int) -> Limits:
         """Return the limits of a run with all weights in memory."""
-        widest = self.module.bounds(self.bundle, self.settings.device, ctx_size).rows or MOST_ROWS
+        texts = self.settings.sequences
+        widest = self.module.bounds(self.bundle, self.settings.device, ctx_size, texts).rows or MOST_ROWS
         least = max(choice.spec.nodes, choice.spec.writes.traits.least)
         rows = min(max(choice.rows, least), ctx_size, widest)
         depth = min(choice.spec.draft_max, choice.spec.nodes - 1, rows - 1)
         limits = Limits(nodes=rows, depth=depth, positions=ctx_size, value_rows=self.settings.value_rows)
-        if self.settings.sequences == 1:
+        if texts == 1:
             return limits
-        batch = min(max(rows, self.settings.sequences * least), widest)
+        batch = min(max(rows, texts * least), widest)
         # Room for every text, for its guesses, and for a copy of the last block of a prefix that it shares.
         each = ctx_size + rows + 2 * _BLOCK_ROWS
-        return replace(
-            limits, cache_rows=self.settings.sequences * each, batch_rows=max(batch, self.settings.sequences)
-        )
+        return replace(limits, cache_rows=texts * each, batch_rows=max(batch, texts))
 
     def _with_snapshots(self, choice: RunChoice, limits: Limits) -> Limits:
         """Return the limits with snapshots of recurrent states, if the model has such states and the budget has room.

@@ -51,7 +51,8 @@ class RunPlan:
     """A plan, the limits that keep a run within it, and its settings of speculation.
 
     ``bundle`` is the model with the policy of keys and values that was chosen. ``drafts`` are the draft models that the plan
-    has room for. ``sequences`` is the number of texts that can be written at a time.
+    has room for. ``sequences`` is the number of texts that can be written at a time, and ``text_note`` says what makes
+    several of them slow; it is empty if nothing does.
     """
 
     bundle: Bundle
@@ -60,6 +61,7 @@ class RunPlan:
     spec: SpecConfig
     drafts: tuple[Bundle, ...]
     sequences: int = 1
+    text_note: str = ""
 
 
 def with_libraries(plan: Plan, meter: MemoryMeter, baseline_bytes: int) -> Plan:
@@ -94,7 +96,7 @@ def make_plan(
     bundle = with_policy(bundle, settings.kv_policy)
     module = target_module(settings.device, settings.accelerator)
     check_kv_bits(module, settings.device, settings.kv_bits, bundle)
-    bounds = module.bounds(bundle, settings.device)
+    bounds = module.bounds(bundle, settings.device, sequences=settings.sequences)
     most = _largest_context(bundle, bounds, settings.ctx_size)
     spec, budget_bytes = _with_tree(settings.spec or SpecConfig(), bundle, settings.device), settings.budget_bytes
     drafts = drafts or tuple(_open_draft(bundle, one, settings.device) for one in spec.drafts)
@@ -106,7 +108,7 @@ def make_plan(
     choice, context = planner.best(choices, low, high)
     items, limits = planner.items(choice, context), planner.limits(choice, context)
     check_rows(spec.writes.traits.least, limits.nodes)
-    total = charged_bytes(items)
+    total, text_note = charged_bytes(items), _text_note(settings, bounds)
     fits = budget_bytes is None or total <= budget_bytes
     disk = planner.disk_use(choice, context) if fits else None
     plan = Plan(
@@ -137,13 +139,20 @@ def make_plan(
         notes=(
             *_draft_notes(choice.drafts, drafts),
             *(() if bounds.rings else _window_notes(bundle, settings.device, context)),
+            *([text_note] if text_note else []),
         ),
         disk=disk,
         kv_policy=policy_name(bundle),
     )
     _log_plan(plan, choice, len(choices))
     return RunPlan(
-        bundle=bundle, plan=plan, limits=limits, spec=choice.spec, drafts=choice.drafts, sequences=settings.sequences
+        bundle=bundle,
+        plan=plan,
+        limits=limits,
+        spec=choice.spec,
+        drafts=choice.drafts,
+        sequences=settings.sequences,
+        text_note=text_note,
     )
 
 
@@ -197,6 +206,18 @@ def _window_notes(bundle: Bundle, device: str, ctx_size: int) -> tuple[str, ...]
     return (
         f"{len(windows)} of {len(states)} {parts} see the last {max(windows)} positions only, and {device} keeps all rows "
         "of them; --device cpu with the CPU kernels (edgedec doctor) keeps those of the window",
+    )
+
+
+def _text_note(settings: RunSettings, bounds: Bounds) -> str:
+    """Return a note if there are more texts than a pass has rows of; empty: there are not."""
+    if bounds.sequences is None or settings.sequences <= bounds.sequences:
+        return ""
+    passes = -(-settings.sequences // bounds.sequences)
+    return (
+        f"a pass on {settings.device} has rows of {bounds.sequences} texts at most, so {settings.sequences} texts take "
+        f"{passes} passes for a token each; --parallel {bounds.sequences} takes one, and so does an accelerator with more "
+        "slots (--configuration)"
     )
 
 

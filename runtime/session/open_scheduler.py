@@ -75,7 +75,7 @@ def open_scheduler(
         target,
         rows=run.limits.batch_rows or run.limits.nodes,
         cost=cost,
-        together=run.sequences == 1 or target.free_rows is not None,
+        together=run.sequences == 1 or target.info.joins,
     )
     return Scheduler(target, engine, decoders, run.limits)
 

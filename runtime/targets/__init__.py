@@ -100,7 +100,8 @@ class Bounds:
 
     Members:
         rows: maximum number of rows of a run.
-        positions: maximum number of rows of the cache.
+        positions: maximum number of rows that the cache has for each text.
+        sequences: maximum number of texts that have rows in a run.
         bytes_per_second: bandwidth at which an accelerator reads weights; None on other devices.
         rings: True if layers with a window keep the rows of the window only; False if they keep all rows.
         least_weights: least memory for the weights in bytes, ``Limits.weight_bytes``, if the device can read the others
@@ -109,6 +110,7 @@ class Bounds:
 
     rows: int | None = None
     positions: int | None = None
+    sequences: int | None = None
     bytes_per_second: float | None = None
     rings: bool = False
     least_weights: int | None = None
@@ -126,10 +128,11 @@ class TargetModule(Protocol):
     def kv_choices(self, device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
         """Return the supported numbers of bits of keys and values, for this bundle or in general; the default is first."""
 
-    def bounds(self, bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+    def bounds(self, bundle: Bundle, device: str, positions: int = 1, sequences: int = 1) -> Bounds:
         """Return the limits of the device, computed from the bundle's manifest only.
 
-        ``positions`` is the number of rows that the cache must hold; a larger cache may leave fewer rows for a pass.
+        ``positions`` is the number of rows that the cache must hold of each of ``sequences`` texts; a larger cache may leave
+        fewer rows for a pass.
         """
 
     def memories(self, bundle: Bundle, request: TargetRequest) -> tuple[MemoryUse, ...]:

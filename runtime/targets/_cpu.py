@@ -111,6 +111,7 @@ class CpuTarget(CompiledParts[CpuLender]):
             kernel=kernels.code_path,
             block_rows=BLOCK_ROWS,
             features=self.graph.features,
+            joins=True,
         )
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))  # its beginning is that of fewer rows
         shapes = {name: self.graph.values[name].shape for name in taps}

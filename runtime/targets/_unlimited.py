@@ -10,7 +10,7 @@ from edgedec.runtime.targets import Bounds
 __all__ = ["bounds", "memories"]
 
 
-def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+def bounds(bundle: Bundle, device: str, positions: int = 1, sequences: int = 1) -> Bounds:
     """Return no limits."""
     return Bounds()
 

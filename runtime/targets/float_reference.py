@@ -106,7 +106,7 @@ def create(bundle: Bundle, request: TargetRequest) -> _ReferenceTarget:
     return _ReferenceTarget(bundle, request.limits, request.taps, request.kv_bits)
 
 
-def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+def bounds(bundle: Bundle, device: str, positions: int = 1, sequences: int = 1) -> Bounds:
     """Return no limits. Rows outside of windows are dropped."""
     return Bounds(rings=True)
 

@@ -93,6 +93,7 @@ class GpuTarget:
             top_k=layout.top_k,
             overlaps=True,
             features=bundle_graph(bundle, self._kv_bits).features,
+            joins=True,
         )
 
     def footprint(self, limits: Limits) -> Bytes:

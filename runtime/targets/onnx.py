@@ -97,7 +97,7 @@ def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     return KV_CHOICES if _kernels(device) else (32,)
 
 
-def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+def bounds(bundle: Bundle, device: str, positions: int = 1, sequences: int = 1) -> Bounds:
     """Return the limits. Only the project's own operators drop rows outside of windows, and read weights during passes."""
     if _kernels(device) is None:
         return Bounds(rows=widest_pass(device))

@@ -134,8 +134,8 @@ def visible(
     Args:
         committed: for each sequence, the number of its slots, and its committed positions that are read.
     """
-    sequence = np.repeat(np.arange(len(committed)), [slots for slots, _ in committed])  # of each slot
-    read = np.repeat(np.arange(len(committed)), [len(of) for _, of in committed])  # of each committed position
+    sequence = np.repeat(np.arange(len(committed)), [slots for slots, _ in committed])  # sequence of each slot
+    read = np.repeat(np.arange(len(committed)), [len(of) for _, of in committed])  # sequence of each committed position
     seen = np.concatenate([sequence[:, None] == read, mask], axis=1)
     if window:
         at = np.concatenate([*(np.array(of, np.int64) for _, of in committed), positions])

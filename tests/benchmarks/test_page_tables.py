@@ -6,14 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accelerator import options
+from benchmarks.accelerator import device_users, options
 from benchmarks.memory import sizes
 from benchmarks.speculation import draft_law, estimates
 from benchmarks.support.docs_tables import OWNERS, block_names, outdated_blocks
 
 ROOT = Path(__file__).parents[2]
-TABLES = {**options.TABLES, **sizes.TABLES, "law drafts": draft_law.kept_table, "drafters": estimates.kept_table}
-SLOW = options.TABLES.keys()  # tables that take half a second each
+TABLES = {
+    **options.TABLES,
+    **sizes.TABLES,
+    "users": device_users.users_table,
+    "law drafts": draft_law.kept_table,
+    "drafters": estimates.kept_table,
+}
+SLOW = {*options.TABLES, "users"}  # tables that take half a second each
 # Owners of blocks that take a quarter of an hour and more, or need the measured times of a host.
 LONG = {"builds", "coverage", "kv", "speculation", "timing"}
 # Programs that write whole pages, or blocks of another form.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import pytest
 from edgedec.device import OPTIONAL, Device, device_names, device_taps, open_device
 from edgedec.device_steps import Performer, Step, Wait
 from edgedec.errors import DeviceError, UsageError
-from edgedec.graph.ops import Embed
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.isa.instructions import ISA_VERSION, Opcode
@@ -35,64 +33,9 @@ from edgedec.runtime.driver.identity import Gateware
 from edgedec.runtime.driver.known_answer import compute_answer
 from edgedec.runtime.driver.limits import watchdog_cycles
 from edgedec.runtime.driver.recording import RecordingDevice
-from edgedec.schemes import TernaryScheme
-from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
-from edgedec.sim.devices.interpreter import InterpreterDevice
 from edgedec.sim.verify.benches.workloads import ReadRange, commit_readings, issued, readings
-from edgedec.sim.verify.cocotb_runner import missing_tools
-from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
-from tests.runtime.devices.support.fake_board import open_on, simulated_board
-from tests.runtime.devices.support.fake_devmem import open_devmem
+from tests.conformance.support.devices import DEVICES, MODEL, OPTIONS, Opener, embedding, tree
 from tests.sim.support.make_small_top import CONFIG
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "pynq": {},  # options of a simulated board around ``interpreter``
-    "interpreter": {},
-    "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
-    "devmem": {},  # options of files and memory around ``interpreter``
-    "uart": {},  # options of a pseudo-terminal, whose other side is in Python around ``interpreter``
-}
-NIGHTLY = (pytest.mark.nightly, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
-BOARD = pytest.mark.skipif(
-    find_spec("pynq") is None, reason="pynq is not installed; `.ci/environment board` installs it"
-)
-DEVICES = [
-    "interpreter",
-    "recorded",
-    "uart",
-    "devmem",
-    pytest.param("pynq", marks=BOARD),
-    pytest.param("sim", marks=NIGHTLY),
-]
-MODEL = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
-
-
-class Opener:
-    """Open devices of one name, and stall their memory.
-
-    Members:
-        inside: the device that does the work, by the ``id`` of the opened one.
-    """
-
-    def __init__(self, open_one: Callable[[], tuple[Device, Any]]) -> None:
-        self._open_one, self.inside = open_one, dict[int, Any]()
-
-    def __call__(self) -> Device:
-        device, inside = self._open_one()
-        self.inside[id(device)] = inside
-        return device
-
-    def stall(self, device: Device, cycles: int) -> None:
-        """Let memory answer nothing from now on: for ``cycles`` cycles in the RTL, until ``mend`` elsewhere."""
-        inside = self.inside[id(device)]
-        if hasattr(inside, "simulation"):
-            for port in range(inside.simulation.ports):
-                inside.simulation.inject_stall(port, first_cycle=inside.simulation.cycles + 50, cycles=cycles)
-        else:
-            inside.stalled = True
-
-    def mend(self, device: Device) -> None:
-        self.inside[id(device)].stalled = False
 
 
 @cache
@@ -100,48 +43,12 @@ def program() -> Program:
     return compile_model(MODEL, CONFIG)
 
 
-def embedding() -> Any:
-    (embed,) = (op for op in MODEL.graph.operations if isinstance(op, Embed))
-    constants: Any = MODEL.constants[embed.name]
-    return constants.weight
-
-
 @pytest.fixture(params=DEVICES)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Return a function that opens devices of one name."""
-    devices: list[Device] = []
-    lines: list[PseudoTerminal] = []
-
-    def one_more() -> tuple[Device, Any]:
-        inside: Any = None
-        if request.param == "recorded":
-            path = tmp_path / f"session{len(devices)}"
-            inside = open_device("interpreter", CONFIG)
-            devices.append(RecordingDevice(inside, path))
-        elif request.param == "pynq":
-            board = simulated_board(CONFIG)
-            inside = board.accelerator
-            devices.append(open_on(board, CONFIG, tmp_path))
-        elif request.param == "devmem":
-            (folder := tmp_path / f"devmem{len(devices)}").mkdir()
-            inside = InterpreterDevice(CONFIG)
-            devices.append(open_devmem(CONFIG, folder, device=inside))
-        elif request.param == "uart":
-            inside = open_device("interpreter", CONFIG)
-            server = LinkServer(inside, memory_bytes=1 << 18, granule=CONFIG.port_bytes)
-            lines.append(PseudoTerminal(server.take))
-            devices.append(open_device("uart", CONFIG, port=lines[-1].path))
-        else:
-            inside = open_device(request.param, CONFIG, **OPTIONS[request.param])
-            devices.append(inside)
-        return devices[-1], inside
-
-    yield Opener(one_more)
-    for device in devices:
-        device.close()
-    for line in lines:
-        line.close()
-        assert line.failure is None
+    opener = Opener(request.param, CONFIG, tmp_path)
+    yield opener
+    opener.close()
 
 
 @pytest.fixture
@@ -164,7 +71,7 @@ class Both:
     def run(self, ids: list[int], parents: list[int] | None = None) -> None:
         """Run a pass with whole rows; ``parents`` are those of a tree, with -1 for what follows the committed rows."""
         n = len(ids)
-        positions, visible = _tree(list(range(-1, n - 1)) if parents is None else parents, self.driver.length)
+        positions, visible = tree(list(range(-1, n - 1)) if parents is None else parents, self.driver.length)
         array, rows = np.array(ids, np.int32), np.arange(n, dtype=np.int32)
         expected = self.model.forward(array, positions=positions, visible=visible)
         self.driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS)
@@ -181,22 +88,13 @@ class Both:
 
     def keep_posted(self, ids: list[int], parents: list[int], nodes: list[int]) -> None:
         """Commit slots of a pass that was posted with a tree."""
-        positions, visible = _tree(parents, self.driver.length)
+        positions, visible = tree(parents, self.driver.length)
         self.model.forward(np.array(ids, np.int32), positions=positions, visible=visible)
         self.keep(nodes)
 
     def add(self, ids: list[int]) -> None:
         self.run(ids)
         self.keep(list(range(len(ids))))
-
-
-def _tree(parents: list[int], length: int) -> tuple[Any, Any]:
-    visible, depth = np.eye(len(parents), dtype=np.bool_), np.zeros(len(parents), np.int32)
-    for slot, parent in enumerate(parents):
-        if parent >= 0:
-            visible[slot] |= visible[parent]
-            depth[slot] = depth[parent] + 1
-    return depth + np.int32(length), visible
 
 
 def test_every_device_is_tested_here() -> None:
@@ -340,7 +238,7 @@ def posted(driver: Driver, ids: list[int], *, kept: bool = True) -> None:
 def test_posted_passes_run_one_after_another_and_equal_the_model(driver: Driver) -> None:
     """Post more passes than there are input buffers, a tree whose rows are moved, and rows that nobody keeps."""
     prompt, landed = list(range(1, 4 * CONFIG.inputs + 4)), list[tuple[int, tuple[int, ...]]]()
-    driver.landed = lambda report, rows: landed.append((report.beats, tuple(rows)))
+    driver.landed = lambda report, passes: landed.append((report.beats, tuple(one.rows for one in passes)))
     pair = Both(driver)
     pair.model = _prompted(prompt)
     for start in range(0, len(prompt), 3):
@@ -356,7 +254,7 @@ def test_posted_passes_run_one_after_another_and_equal_the_model(driver: Driver)
     posted(driver, [10])
     pair.model.forward(np.array([10], np.int32))
     pair.model.commit(np.zeros(1, np.int32))
-    _, visible = _tree([-1, 0, 0], 0)
+    _, visible = tree([-1, 0, 0], 0)
     driver.post(
         np.array([11, 12, 13], np.int32), positions=driver.length + np.array([0, 1, 1], np.int32), visible=visible
     )

@@ -92,6 +92,7 @@ def compiled(
     model = prepared(replace(graph, states=states), weights)
     small = {"tile_rows": 10 if gemma else 20, "context": context, "prefetch_beats": 16, "top_k": 2}
     small |= {"beat_bytes": beat_bytes, "ports": ports, "slots": slots, "sequences": sequences}
+    small |= {"window": 0} if sequences > 1 else {}  # rings hold one sequence
     config = config_for(model, **small, shared=shared, ultra=False, clock_hz=1e6, taps=bool(taps))
     program = compile_model(model, config, taps=taps)
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))

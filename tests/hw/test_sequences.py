@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from edgedec.device import Device
-from edgedec.device_steps import perform
 from edgedec.errors import DeviceError
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.hw.isa.striping import stripe
 from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
-from edgedec.runtime.driver.pass_steps import parameter_steps
+from edgedec.runtime.driver.parts import PartRows, divided
 from edgedec.sim.devices.interpreter import open_device
 from edgedec.sim.interpreter import Interpreter
 from tests.hw.support.bench_accelerator import simulated
@@ -30,67 +29,42 @@ class Texts:
 
     def __init__(self, number: int, driver: Driver, model: Any, embedding: Any) -> None:
         self.driver, self.texts = driver, [model.open() for _ in range(number)]
-        self.program = driver.program
-        self.interpreter, self.host = Interpreter(self.program), ProgramHost(self.program, embedding)
-
-    def part(self, text: int, slots: int) -> SequenceRows:
-        group = text * ROWS // self.program.config.kv_layout.positions
-        return SequenceRows(slots=slots, committed=self.texts[text].length, group=group)
-
-    def describe(self, parts: list[SequenceRows], positions: list[int], visible: Any) -> None:
-        """Write the parameters of a pass."""
-        registers, slots = self.driver.registers, len(positions)
-        first = parameter_steps(
-            registers, committed=parts[0].committed, logits=WHOLE_ROWS, positions=positions, visible=visible
-        )
-        perform(self.driver.device, first)
-        begins = np.cumsum([part.slots for part in parts])[:-1].tolist()
-        registers.write("sequence_begins", sum(1 << at for at in begins))
-        for at, part in enumerate(parts if self.program.config.sequences > 1 else []):
-            registers.write("sequence_group", part.group, at)
-            if at:
-                registers.write("later_committed", part.committed, at - 1)
-        assert slots <= self.program.config.slots
+        self.parts = divided(driver.program.config, number)
+        self.interpreter, self.host = Interpreter(driver.program), ProgramHost(driver.program, embedding)
 
     def run(self, *rows: tuple[int, list[int]]) -> None:
         """Run a pass of chains of tokens, each after its text, and compare the logits."""
-        ids = np.array([token for _, tokens in rows for token in tokens], np.int32)
-        parts = [self.part(text, len(tokens)) for text, tokens in rows]
-        positions = [part.committed + slot for part in parts for slot in range(part.slots)]
-        sequence = np.repeat(np.arange(len(parts)), [part.slots for part in parts])
-        visible = np.tri(len(ids), dtype=np.bool_) & (sequence[:, None] == sequence)
-        image = self.host.input(ids, np.array(positions, np.int32))
-        masks = (visible @ (1 << np.arange(len(ids)))).tolist()
-        self.interpreter.input[:] = image
-        self.interpreter.run_pass(len(ids), parts[0].committed, masks, positions, 2, sequences=parts)
-        driver = self.driver
-        region = driver.regions["input"]
-        region.fill(image)
-        region.buffer.flush()
-        self.describe(parts, positions, visible)
-        driver.ring("start", "done")
-        driver.answer()
-        output = driver.regions["output"].fetched(self.program.output_bytes)
-        for number, (text, tokens) in enumerate(rows):
-            at = np.flatnonzero(sequence == number).astype(np.int32)
+        work = [PartRows(part=self.parts[text], ids=np.array(tokens, np.int32)) for text, tokens in rows]
+        sequences = [one.sequence for one in work]
+        positions = [one.committed + slot for one in sequences for slot in range(one.slots)]
+        ids = np.concatenate([one.ids for one in work])
+        self.interpreter.input[:] = self.host.input(ids, np.array(positions, np.int32))
+        self.interpreter.run_pass(len(ids), sequences[0].committed, logits=2, sequences=sequences)
+        self.driver.submit_parts(work, logits=WHOLE_ROWS)
+        self.driver.finish()
+        first = 0
+        for text, tokens in rows:
             expected = self.texts[text].forward(np.array(tokens, np.int32))
-            assert np.array_equal(self.host.logits(output, at).values, expected.values)
+            at = np.arange(first, first + len(tokens), dtype=np.int32)
+            assert np.array_equal(self.driver.logits(at).values, expected.values)
+            first += len(tokens)
 
-    def keep(self, text: int, slots: int, kept: list[int]) -> None:
-        """Commit slots of a text's last pass, which had so many."""
-        part, accepted = self.part(text, slots), sum(1 << slot for slot in kept)
-        if kept != list(range(len(kept))):
-            registers = self.driver.registers
-            registers.write("commit_slots", accepted)
-            registers.write("sequence_group", part.group)
-            registers.write_fields("pass_parameters", slots=slots, committed=part.committed)
-            self.driver.ring("commit", "committed")
-            self.driver.answer()
-        self.interpreter.commit(part.committed, accepted, part.group)
-        self.texts[text].commit(np.array(kept, np.int32))
+    def keep(self, text: int, kept: list[int]) -> None:
+        """Commit slots of a text's last pass."""
+        part, nodes = self.parts[text], np.array(kept, np.int32)
+        self.interpreter.commit(part.length, sum(1 << slot for slot in kept), part.group)
+        self.driver.part = part
+        self.driver.commit(nodes)
+        self.texts[text].commit(nodes)
+
+    def leave(self, text: int, model: Any) -> None:
+        """Let another text begin in the place of this one."""
+        self.driver.part = self.parts[text]
+        self.driver.truncate(0)
+        self.texts[text] = model.open()
 
     def check_cache(self) -> None:
-        config = self.program.config
+        config = self.driver.program.config
         cache = stripe(self.interpreter.cache, ports=config.ports, port_bytes=config.port_bytes)
         assert np.array_equal(self.driver.regions["cache"].fetched()[: cache.size], cache)
 
@@ -124,26 +98,32 @@ def converse(options: dict[str, Any], texts: int, opened: Callable[[Program], De
     with Driver(opened(program), program, embedding, max_cycles=60_000) as driver:
         work = Texts(texts, driver, model, embedding)
         work.run((texts - 1, [7] * (slots - 1)), (0, [3]))
-        work.keep(texts - 1, slots - 1, [slots - 2])  # which moves if there were two
-        work.keep(0, 1, [0])
+        work.keep(texts - 1, [slots - 2])  # it moves if there were two
+        work.keep(0, [0])
         work.run((0, [5]), (texts - 1, [11]))
-        work.keep(0, 1, [0])
-        work.keep(texts - 1, 1, [0])
+        work.keep(0, [0])
+        work.keep(texts - 1, [0])
         work.run(*((text, [text + 20]) for text in range(program.config.sequences)))  # one of them begins
         for text in range(program.config.sequences):
-            work.keep(text, 1, [0])
+            work.keep(text, [0])
         work.run((texts - 1, [9]))  # alone, not at the beginning of the cache
-        work.texts[0] = model.open()
+        work.leave(0, model)
         work.run((1, [2]), (0, [4]))
         work.check_cache()
 
 
 def fail(sequences: int, parts: list[SequenceRows], words: str, opened: Callable[[Program], Device]) -> None:
     """Start a pass that the accelerator does not have, and check its error."""
-    model, program, embedding = compiled(slots=3, sequences=sequences, context=16)
+    _, program, embedding = compiled(slots=3, sequences=sequences, context=16)
     with Driver(opened(program), program, embedding, max_cycles=20_000) as driver:
-        work, slots = Texts(1, driver, model, embedding), sum(part.slots for part in parts)
-        work.describe(parts, [0] * slots, np.eye(slots, dtype=np.bool_))
+        registers, slots = driver.registers, sum(part.slots for part in parts)
+        begins = np.cumsum([part.slots for part in parts])[:-1].tolist()
+        registers.write_fields("pass_parameters", slots=slots, committed=parts[0].committed)
+        registers.write("sequence_begins", sum(1 << at for at in begins))
+        for at, part in enumerate(parts if sequences > 1 else []):
+            registers.write("sequence_group", part.group, at)
+            if at:
+                registers.write("later_committed", part.committed, at - 1)
         driver.ring("start", "done")
         with pytest.raises(DeviceError, match=words):
             driver.answer()

@@ -73,11 +73,6 @@ def test_an_unknown_keyword_is_named() -> None:
         ({"value_rows": -1}, UsageError, "--value-rows must be 0 to 16777216, not -1"),
         ({"sequences": 0}, UsageError, "sequences must be 1 to 64, the rows of a pass, not 0"),
         ({"sequences": 65}, UsageError, "sequences must be 1 to 64, the rows of a pass, not 65"),
-        (
-            {"device": "interpreter", "sequences": 2},
-            UnsupportedError,
-            "interpreter has one cache, so it writes one text",
-        ),
         ({"device": "webgpu", "budget_bytes": 1}, UnsupportedError, "a memory budget cannot be kept on webgpu: "),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.errors import UnsupportedError, UsageError
+from edgedec.errors import UsageError
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.run_settings import RunSettings
@@ -44,18 +44,20 @@ def wishes(count: int, seed: int) -> list[Wish]:
     ]
 
 
-def alone(requests: list[Wish]) -> Iterator[Answer]:
+def alone(requests: list[Wish], device: str = "cpu") -> Iterator[Answer]:
     """Yield the answers of a session that writes one text at a time, without guesses."""
-    with Session.open("demo", threads=1, ctx_size=256) as session:
+    with Session.open("demo", threads=1, ctx_size=256, device=device) as session:
         for request in requests:
             yield session.generate(**request)
 
 
-def check_together(spec: SpecConfig, requests: list[Wish], expected: list[Answer], seed: int) -> None:
+def check_together(
+    spec: SpecConfig, requests: list[Wish], expected: list[Answer], seed: int, device: str = "cpu"
+) -> None:
     """Write the texts five at a time, leave some of them early, and compare the others."""
     rng, left = random.Random(seed), set[int]()
     streams: dict[int, AnswerStream] = {}
-    with Session.open("demo", threads=2, ctx_size=256, sequences=5, spec=spec) as session:
+    with Session.open("demo", threads=2, ctx_size=256, sequences=5, spec=spec, device=device) as session:
         waiting = list(range(len(requests)))
         while waiting or not all(stream.ended for stream in streams.values()):
             open_now = sum(not stream.ended for stream in streams.values())
@@ -123,9 +125,13 @@ def test_a_number_of_texts_out_of_range_is_refused(count: int) -> None:
         Session.open("demo", sequences=count)
 
 
-def test_several_texts_on_an_accelerator_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="has one cache, so it writes one text at a time, not 2"):
-        Session.open("demo", device="interpreter", sequences=2)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("drafter", "policy"), [("none", "chain"), ("copy", "chain"), ("ngram", "dynamic")])
+def test_texts_together_on_an_accelerator_are_those_alone(drafter: str, policy: str) -> None:
+    """Write five texts at a time with four slots, so that a step of all of them is two passes."""
+    requests = wishes(16, 1)
+    spec = SpecConfig(drafter=drafter, policy=policy, tree_nodes=0 if policy == "chain" else 4)
+    check_together(spec, requests, list(alone(requests, "interpreter")), 2, "interpreter")
 
 
 _PEAK = """

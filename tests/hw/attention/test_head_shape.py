@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 
 from edgedec.hw.attention.head_shape import HeadShape
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.kv_layout import KvLayout
 
 SHAPE = HeadShape(beat_bytes=64, head_dim=96, chunk=4, slots=2, context=100)  # groups of 16 positions
@@ -22,14 +23,21 @@ def test_it_has_the_layout_of_its_members_and_one_lane() -> None:
         SHAPE.slots = 3  # type: ignore[misc]
 
 
+def test_the_context_of_several_sequences_is_counted_in_groups() -> None:
+    small: dict[str, Any] = {"beat_bytes": 16, "ports": 1, "slots": 3, "head_dim": 4, "context": 62}
+    one, several = (HeadShape.of(AcceleratorConfig(**small, sequences=number)) for number in (1, 2))
+    assert (one.several, one.context) == (False, 62)
+    assert (several.several, several.context) == (True, 64)
+
+
 @pytest.mark.parametrize(("name", "least", "most"), [("slots", 1, 8), ("context", 1, 1 << 16), ("lanes", 1, 8)])
 def test_the_ends_of_a_range_are_accepted_and_the_next_values_refused(name: str, least: int, most: int) -> None:
     for value in (least, most):
         members: dict[str, Any] = {name: value}
         assert getattr(replace(SHAPE, **members), name) == value
     for value in (least - 1, most + 1):
+        members = {name: value}
         with pytest.raises(ValueError, match=f"^{name} must be an integer from {least} to {most}, not {value}$"):
-            members = {name: value}
             replace(SHAPE, **members)
 
 

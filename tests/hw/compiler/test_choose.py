@@ -18,7 +18,7 @@ from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
 from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.reference.integer_profile.model import IntegerModel
-from tests.edgedec.reference.integer_profile.support.make_models import KINDS, tiny
+from tests.edgedec.reference.integer_profile.support.make_models import KINDS, prepared, tiny
 
 STORIES: dict[str, Any] = {  # configuration of the embedded model's size
     "model_type": "llama",
@@ -232,3 +232,45 @@ def test_two_rounds_of_the_longest_matrix_fill_a_tile(intermediate: int, rows: i
     }
     model = shape_model(shape_graph({**STORIES, **sizes, "vocab_size": 40, "intermediate_size": intermediate}))
     assert shape_of(model)["tile_rows"] == rows
+
+
+def windowed(window: int, sinks: int) -> IntegerModel:
+    """Return a small model whose layers have a window."""
+    graph, weights, _ = tiny("native")
+    states = {name: replace(state, window=window, sinks=sinks) for name, state in graph.states.items()}
+    return prepared(replace(graph, states=states), weights)
+
+
+def test_sequences_are_those_of_the_texts_as_far_as_there_are_slots() -> None:
+    model = tiny("native")[2]
+    assert [small_config(model, texts=texts).sequences for texts in (1, 3, 9)] == [1, 3, 4]
+    assert small_config(model, texts=3, sequences=2, slots=2).sequences == 2
+    board, sequences = find_board("kv260"), dict[int, int]()
+    for texts in (1, 3, 9):
+        config = config_for_board(model, board, texts=texts)
+        sequences[texts] = config.sequences
+        assert config.sequences == min(texts, config.slots)
+    assert sequences[1] == 1
+    assert config_for_board(model, board, sequences=2).slots >= 2
+    with pytest.raises(UsageError, match=r"sequences must be at most the slots, \d on ulx3s-85f, not 8"):
+        config_for_board(model, replace(find_board("ulx3s-85f"), slots=4), sequences=8)
+
+
+def test_rings_hold_one_sequence() -> None:
+    """A window that hides no position of a sequence's part of the context needs no ring."""
+    model = windowed(9, 0)
+    assert small_config(model, context=512).window == 9
+    with pytest.raises(UnsupportedError, match=r"rings hold one sequence, not 4: set window=0 .* \(--parallel 1\)"):
+        small_config(model, context=2048, texts=4)
+    assert small_config(model, context=2048, texts=4, window=0).window == 0
+    assert small_config(model, context=160, texts=4).window == 0
+    with pytest.raises(UnsupportedError, match="rings hold one sequence, not 3"):
+        config_for_board(model, find_board("kv260"), context=4096, sequences=3)
+
+
+def test_first_positions_beside_a_window_are_those_of_one_sequence() -> None:
+    model = windowed(9, 4)
+    assert small_config(model, context=512).sequences == 1
+    for members in ({}, {"instructions": 512}):
+        with pytest.raises(UnsupportedError, match=r"sees its first 4 positions .*--kv-policy full, or .*--parallel 1"):
+            small_config(model, context=512, texts=2, **members)

@@ -96,6 +96,18 @@ def test_more_positions_slots_and_work_take_at_least_as_long() -> None:
     assert cycles(tiny_program, slots=1, committed=20, logits=False).cycles < by_length[19]
 
 
+def test_several_sequences_may_read_the_whole_cache() -> None:
+    """The positions of one leave room for the tokens of the pass; the last groups of several have them."""
+    several = replace(SMALL, sequences=3)
+    scheme, changes = KINDS["native"]
+    model = compile_model(prepared(*float_model(scheme, {**changes, "head_dim": 8})), several)
+    of = [cycles(model, slots=3, committed=n) for n in (SMALL.context - 3, SMALL.context)]
+    assert of[0].beats < of[1].beats
+    assert of[0].cycles == cycles(program(), slots=3, committed=SMALL.context - 3).cycles
+    with pytest.raises(UsageError, match=f"committed must be 0 to {SMALL.context} with 3 slots"):
+        cycles(model, slots=3, committed=SMALL.context + 1)
+
+
 def test_less_bandwidth_takes_longer_and_at_least_the_time_of_the_bytes() -> None:
     tiny_program, last = program(), cycles(program(), slots=1, committed=20)
     for divisor in (1, 1.5, 2, 4, 16):

@@ -103,7 +103,7 @@ def test_few_tokens_are_sampled_as_from_whole_rows(
     path: Path, monkeypatch: pytest.MonkeyPatch, logprobs: int | None
 ) -> None:
     """The device's likeliest tokens are read, and for figures its sums, which are near those of whole rows."""
-    outputs, submit = set[int](), Driver.submit
+    outputs, submit = set[int](), Driver.submit_parts
 
     def submitted(driver: Driver, *arguments: Any, logits: int = BEST, **keywords: Any) -> None:
         outputs.add(logits)
@@ -118,7 +118,7 @@ def test_few_tokens_are_sampled_as_from_whole_rows(
                 for seed in range(3)
             ]
 
-    monkeypatch.setattr(Driver, "submit", submitted)
+    monkeypatch.setattr(Driver, "submit_parts", submitted)
     few = texts()
     assert outputs == {BEST}  # the prompt's passes are posted
 

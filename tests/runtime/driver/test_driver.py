@@ -208,12 +208,12 @@ def test_a_ring_keeps_the_rows_of_a_short_way_back() -> None:
     """Go back by what the slack allows, in one step and in two; further back, none of the rows is of use."""
     with opened(of=ringed()) as driver:
         driver.length = 200
-        driver._longest = 200
+        driver.part.longest = 200
         assert driver.truncate(200) == driver.length == 200
         assert driver.truncate(180) == 180
         assert driver.truncate(200 - RING_SLACK) == 200 - RING_SLACK
         assert driver.truncate(200 - RING_SLACK - 4) == driver.length == 0
-        driver.length = driver._longest = 40  # the first row that the ring lacks is 1
+        driver.length = driver.part.longest = 40  # the first row that the ring lacks is 1
         assert driver.truncate(8) == 8
 
 

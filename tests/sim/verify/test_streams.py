@@ -111,7 +111,7 @@ def test_streams_equal_the_interpreter_in_amaranths_simulator() -> None:
 
 @pytest.mark.rtl
 def test_a_stream_notices_sums_that_forget_that_a_plane_counts_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = next(seed for seed in range(100) if has_rough_head(make_stream(ROUGH, seed, steps=0)))
+    streams = [make_stream(ROUGH, seed, steps=0) for seed in range(30)]
     take = PartialSums._take
 
     def forgetful(sums: PartialSums, m: Module) -> Any:
@@ -121,8 +121,13 @@ def test_a_stream_notices_sums_that_forget_that_a_plane_counts_three_times(monke
     monkeypatch.setattr(PartialSums, "_take", forgetful)
     device = simulated(replace(ROUGH, clock_hz=1e6), MEMORY_BYTES)
     bench = StreamBench(ROUGH, device.machine, device.allocate(MEMORY_BYTES).array)
+
+    def check_all() -> None:
+        for stream in filter(has_rough_head, streams):  # not every stream has results that differ
+            bench.check(stream)
+
     with pytest.raises(DeviceError, match=r"after the pass \d+ bytes of the memory differ: .* of output is"):
-        bench.check(make_stream(ROUGH, seed, steps=0))
+        check_all()
 
 
 @pytest.mark.rtl
