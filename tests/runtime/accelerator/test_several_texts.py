@@ -94,7 +94,8 @@ def test_texts_are_those_that_are_written_one_at_a_time(path: Path, count: int, 
             target.compiled.lend = noted  # type: ignore[method-assign]
         assert texts(session, count) == single
         assert target.counters.passes < 0.75 * alone
-    if loop.load() is not None:
+    # With guesses, measured times decide which text is the last one, and whether it goes on alone.
+    if loop.load() is not None and spec is None:
         assert any(lent), "the last text was not in the first part"
 
 
