@@ -209,7 +209,9 @@ def main() -> int:
         sys.stdout.flush()
         if options.write_docs:
             rows = {**load(), unit: row}
-            lines = [f"{json.dumps(one)}: {json.dumps(rows[one])}" for one in known if one in rows]
+            lines = [
+                f"{json.dumps(one)}:{json.dumps(rows[one], separators=(',', ':'))}" for one in known if one in rows
+            ]
             TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")  # a line for each unit
     if options.write_docs:
         for page in write_blocks(tables()):

@@ -71,7 +71,7 @@ def save(result: Mapping[str, Any]) -> None:
         "range": result["range"],
         "rough": {key: result["rough"][key] for key in ("hosts", "slots", "top_k")},
     }
-    _FILE.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    _FILE.write_text(json.dumps(content, separators=(",", ":")) + "\n", "utf-8")
 
 
 def _plain_host_ms(variant: Mapping[str, Any]) -> float:

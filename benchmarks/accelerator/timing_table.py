@@ -95,7 +95,13 @@ def load() -> dict[str, dict[str, Row]]:
 
 
 def save(table: Mapping[str, Mapping[str, Row]]) -> None:
-    TABLE.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
+    parts = (
+        f"{json.dumps(kind)}:{{\n"
+        + ",\n".join(f"{json.dumps(name)}:{json.dumps(row, separators=(',', ':'))}" for name, row in rows.items())
+        + "\n}"
+        for kind, rows in table.items()
+    )
+    TABLE.write_text("{\n" + ",\n".join(parts) + "\n}\n", "utf-8")
 
 
 def part_hash(part: str, of: Parts) -> str:

@@ -117,7 +117,7 @@ def test_stored_verdicts_count_as_long_as_module_and_test_are_the_same(tree: Pat
         for file, outcome in zip((test, tree / "tests/hw/test_more.py"), outcomes, strict=True):
             key = attempt_key(mutant, file)
             attempt = Attempt(key=key, test=file.name, outcome=outcome, seconds=1.0)
-            lines.append(attempt.line)
+            lines.append(attempt.line())
     results.write_text("".join(lines))
     (row,) = known(tree, {"sums": 6}, results)
     assert (row.planned, row.tried, row.killed) == (6, 5, 3)

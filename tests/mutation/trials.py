@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -130,10 +130,10 @@ class Attempt:
     outcome: str
     seconds: float
 
-    @property
-    def line(self) -> str:
-        """The line of the results file."""
-        return json.dumps([*asdict(self).values()], separators=(",", ":")) + "\n"
+    def line(self, last: str = "") -> str:
+        """Return the line of the results file; it does not repeat the test file of the line before it, ``last``."""
+        test = "" if self.test == last else self.test
+        return json.dumps([self.key, test, self.outcome, self.seconds], separators=(",", ":")) + "\n"
 
 
 class Trials:
@@ -155,6 +155,7 @@ class Trials:
         self._idle: list[_Worker] = []
         results.parent.mkdir(parents=True, exist_ok=True)
         self._known = read_attempts(results)
+        self._last = ""  # test file of the last line that was written
         if results.is_file() and not results.read_bytes().endswith(b"\n"):
             with results.open("a", encoding="utf-8") as file:
                 file.write("\n")  # ends the line that a killed run left
@@ -260,7 +261,8 @@ class Trials:
         name = test.relative_to(self.root).as_posix()
         attempt = Attempt(key=key, test=name, outcome=outcome, seconds=round(end.seconds, 2))
         with self._lock, self.results.open("a", encoding="utf-8") as file:
-            file.write(attempt.line)
+            file.write(attempt.line(self._last))
+            self._last = name
             self._known[key] = attempt
 
 
@@ -279,12 +281,12 @@ def _digest(*parts: bytes) -> str:
 
 def read_attempts(path: Path) -> dict[str, Attempt]:
     """Return the results of earlier runs; a line that was cut off is left out."""
-    attempts: dict[str, Attempt] = {}
+    attempts, last = dict[str, Attempt](), ""
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         try:
             key, test, outcome, seconds = json.loads(line)
         except (ValueError, TypeError):
             continue
-        attempt = Attempt(key=key, test=test, outcome=outcome, seconds=seconds)
-        attempts[attempt.key] = attempt
+        last = test or last
+        attempts[key] = Attempt(key=key, test=last, outcome=outcome, seconds=seconds)
     return attempts

@@ -99,7 +99,8 @@ def test_what_was_recorded_is_what_transformers_does(
     )
     recorded = json.loads(RECORDED.read_text("utf-8")) if RECORDED.exists() else {}
     if os.environ.get("RECORD_FOLDERS"):
-        RECORDED.write_text(json.dumps(recorded | {style: found}, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
+        text = json.dumps(recorded | {style: found}, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        RECORDED.write_text(text + "\n", "utf-8")
     else:
         assert recorded[style] == found
 
