@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.device import Device
-from edgedec.device_steps import Fetch, Flush, Step, perform
+from edgedec.device_steps import Fetch, Flush, Step
 from edgedec.errors import DeviceError, UsageError
 from edgedec.graph.capacity import reach
 from edgedec.hw.compiler.host import ProgramHost
@@ -76,7 +76,6 @@ class Driver(Outputs):
         super().__init__(device, program, ProgramHost(program, embedding, head), max_cycles)
         self.parts = divided(program.config, program.config.sequences if parts is None else parts)
         self.part = self.parts[0]
-        self._places = PlaceRegisters(self.registers, program.config)
         self._submitted = (0, NO_LOGITS)  # slots and logits of the running pass
         self._running = dict[CachePart, int]()  # its slots of each part
         self._posted = PostedPasses(self._perform, self._owned, self)
@@ -144,7 +143,7 @@ class Driver(Outputs):
             self._region(name).put(program.image[beats.start * beat_bytes : beats.stop * beat_bytes])
         for name, register in ADDRESS_REGISTERS.items():
             write(register, bases[name] if name in bases else self._region(name).address)
-        self._input = self._inputs[0]
+        self._input, self._places = self._inputs[0], PlaceRegisters(self.registers, program.config)
         write("program_bytes", len(program.code))
         write("watchdog_limit", watchdog_cycles(program))
         self.registers.write_fields("interrupt_enable", done=1, error=1, committed=1)
@@ -402,16 +401,18 @@ class Driver(Outputs):
         """Make the device ready for passes of the compiled loop. The results of the last pass are lost.
 
         Raises:
-            DeviceError: see ``reset``.
+            DeviceError: see ``reset``; or another driver uses the device.
         """
         self.land()
         self._recover()
         self._begin([self.part])
+        steps = self._places.of_pass([SequenceRows(slots=1, committed=self.length, group=self.part.group)])
         if self._input is not self._inputs[0]:
-            self.registers.write(ADDRESS_REGISTERS["input"], self._inputs[0].address)
+            steps += self.registers.writes(ADDRESS_REGISTERS["input"], self._inputs[0].address)
+        if steps:
+            self._input = None  # until it is known that they were carried out
+            self._perform([*self._owned(), *steps])
             self._input = self._inputs[0]
-        if places := self._places.of_pass([SequenceRows(slots=1, committed=self.length, group=self.part.group)]):
-            perform(self.device, places)
             self._places.sent()
 
     def returned(self, length: int) -> None:

@@ -193,6 +193,33 @@ def test_registers_of_somebody_else_are_written_again(opened: Opener) -> None:
         alone.run([alone.rows(second.part, 1)])
 
 
+def test_a_driver_that_loads_again_writes_what_another_one_has_left(opened: Opener) -> None:
+    """Let both run with parts of their own, of which the first one's are those that its registers had before."""
+    device = opened()
+    with Driver(device, program(), embedding()) as first:
+        texts, (_, b, c) = Texts(first), first.parts
+        texts.run([texts.rows(c, 1), texts.rows(b, 1)])
+        texts.keep(c, [0])
+        texts.keep(b, [0])
+        texts.run([texts.rows(c, 1), texts.rows(b, 1)])
+        with Driver(device, program(), embedding()) as second:
+            others = Texts(second)
+            others.run([others.rows(second.parts[0], 1)])
+        first.load()
+        texts.run([texts.rows(c, 1), texts.rows(b, 1)])
+
+
+def test_the_registers_of_another_driver_are_not_written_to_lend_a_device(opened: Opener) -> None:
+    device = opened()
+    with Driver(device, program(), embedding()) as first, Driver(device, program(), embedding()) as second:
+        others = Texts(second)
+        others.run([others.rows(second.parts[1], 1)])
+        first.part = first.parts[2]
+        with pytest.raises(DeviceError, match="Another driver was opened on it"):
+            first.lend()
+        others.run([others.rows(second.parts[1], 1)])
+
+
 def test_a_pass_over_several_sequences_is_one_request(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     if not isinstance(driver.device, Performer):
         pytest.skip("this device is near")
