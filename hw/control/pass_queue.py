@@ -13,6 +13,7 @@ from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import PASSES_AHEAD, AcceleratorConfig
 from edgedec.hw.control.sequence_places import sequence_registers
 from edgedec.hw.isa.register_map import SLOTS
+from edgedec.hw.isa.registers import OF_SEVERAL, REGISTER_MAP
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.hw.memory.axi import beats_log2
 
@@ -150,7 +151,7 @@ class PassQueue(CostedComponent):
 
 def of_several(config: AcceleratorConfig) -> dict[str, int]:
     """Return the registers of each sequence, by how many of them there are; none without several sequences."""
-    return {"sequence_group": SLOTS, "later_committed": SLOTS - 1} if config.sequences > 1 else {}
+    return {name: REGISTER_MAP[name].count for name in OF_SEVERAL} if config.sequences > 1 else {}
 
 
 def registers_in(config: AcceleratorConfig) -> dict[str, Any]:

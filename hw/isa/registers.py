@@ -16,6 +16,7 @@ __all__ = [
     "IDENTITY",
     "MAP_VERSION",
     "NOMINAL_PHASE",
+    "OF_SEVERAL",
     "PHASES_OF_A_CYCLE",
     "REGISTER_MAP",
     "Cause",
@@ -28,7 +29,7 @@ BOARD_OFFSET = 0x800  # first byte of the registers of what stands beside the ac
 PHASES_OF_A_CYCLE = 4  # phases of a cycle of an SDRAM's clock at which its data may be captured
 CAPTURE_PHASES = 4 * PHASES_OF_A_CYCLE  # phases of BOARD_REGISTER_MAP's memory_phase
 NOMINAL_PHASE = PHASES_OF_A_CYCLE  # phase after reset, at which data are captured that no wire delays
-_OF_SEVERAL = ("sequence_group", "later_committed")  # registers of accelerators with several sequences
+OF_SEVERAL = ("sequence_group", "later_committed")  # registers of accelerators with several sequences
 COUNTS = ("cycles", "beats", "starved", "blocked", "dependency", "descriptors")  # names of the counter_... registers
 
 
@@ -305,7 +306,7 @@ REGISTER_MAP = RegisterMap(
 
 def registers_of(sequences: int) -> RegisterMap:
     """Return the map of an accelerator of so many sequences, which lacks the registers that one with one does not have."""
-    kept = (one for one in REGISTER_MAP.registers if sequences > 1 or one.name not in _OF_SEVERAL)
+    kept = (one for one in REGISTER_MAP.registers if sequences > 1 or one.name not in OF_SEVERAL)
     return replace(REGISTER_MAP, registers=tuple(kept))
 
 

@@ -29,10 +29,6 @@ class SequenceRows:
         """Return the row of each run to which its slot ``slot`` is written, counted from its first one."""
         return self.group * layout.positions + self.committed + slot
 
-    def reads(self, layout: KvLayout) -> tuple[int, int]:
-        """Return the first beat that a pass reads of a run, and the number of beats."""
-        return self.group * layout.chunks, layout.beats(self.committed)
-
 
 def sequences_of(
     slots: int, committed: int, begins: int, groups: Sequence[int], later: Sequence[int]

@@ -98,7 +98,8 @@ def test_every_pass_has_the_places_of_the_definition(positions: int) -> None:
             assert {name: of[:slots] if isinstance(of, list) else of for name, of in found.items()} == expected(
                 parts, config
             )
-            reads = [part.reads(config.kv_layout) for part in parts if part.committed]
+            layout = config.kv_layout
+            reads = [(one.group * layout.chunks, layout.beats(one.committed)) for one in parts if one.committed]
             for at, (start, beats) in enumerate(reads):
                 ctx.set(dut.number, at)
                 await ctx.tick()
