@@ -63,6 +63,7 @@ _RANGES = (  # members with their least and largest values
     ("heads", 1, 255),
     ("kv_heads", 1, 255),
     ("head_dim", 2, 2048),
+    ("rough_head", 0, 2),
     ("softmax_lanes", 1, 8),
     ("top_k", 1, 64),
     ("prefetch_beats", 16, 1 << 16),
@@ -98,8 +99,8 @@ class AcceleratorConfig:
         score_cap: whether attention applies a soft-cap to its scores; there must then be one in all layers.
         gelu: whether the table of the gated activation is that of GELU (gelu_tanh), in place of SiLU's.
         taps: whether there is a unit that writes vectors and norms to memory where a program says so.
-        rough_head: whether matrices may have two tied planes, as a head whose likeliest tokens the host scores again with
-            int8 rows; it needs ``taps`` and ``per_row``.
+        rough_head: planes of a head in trits whose likeliest tokens the host scores again with int8 rows, 1 or 2; of two,
+            the first counts three times. It needs ``taps`` and ``per_row``; 0: there is no such head.
         softmax_lanes: positions per slot and cycle of the softmax; a power of two.
         scaling: whether there are group mantissas, which models of trit planes need.
         per_row: whether each row has its own weight mantissa, which int8 matrices need.
@@ -134,7 +135,7 @@ class AcceleratorConfig:
     score_cap: bool = False
     gelu: bool = False
     taps: bool = False
-    rough_head: bool = False
+    rough_head: int = 0
     softmax_lanes: int = 1
     scaling: bool = False
     per_row: bool = True
@@ -206,6 +207,11 @@ class AcceleratorConfig:
             fits = type(value) in (int, float) if kind is float else type(value) is kind
             if not fits:
                 raise UsageError(f"{member.name} must be of type {kind.__name__}, not {value!r}")
+
+    @property
+    def tied(self) -> bool:
+        """Whether matrices may have two planes of which the first counts three times."""
+        return self.rough_head == 2
 
     @property
     def port_bytes(self) -> int:

@@ -107,7 +107,7 @@ class Datapath(CostedComponent):
             capped=config.score_cap,
         )
         sizes = {"tile_words": config.tile_words, "depth": config.depth}
-        kinds = {"scaling": config.scaling, "per_row": config.per_row, "tied": config.rough_head}
+        kinds = {"scaling": config.scaling, "per_row": config.per_row, "tied": config.tied}
         self._matrix = MatrixPath(beat_bytes=size, slots=slots, **{**sizes, **kinds})  # type: ignore[arg-type]
         self._mac = MacArray(lanes=size, slots=slots, chunk=config.chunk)
         self._residual = ResidualPath(
@@ -272,7 +272,7 @@ class Datapath(CostedComponent):
             queue.w_data.eq(source.payload),
             path.p.spare.eq(item.spare),
             *(matrix[name].eq(item[name]) for name in ("fresh", "int8", "words", "blocks", "planes", "group_blocks")),
-            *(matrix[name].eq(optional(Opcode.MATRIX, item, name)) for name in ("tied",) if self._config.rough_head),
+            *(matrix[name].eq(optional(Opcode.MATRIX, item, name)) for name in ("tied",) if self._config.tied),
             *(settings[name].eq(item[name]) for name in ("pre_shift", "pair", "rows", "wide")),
             *(settings.base[i].eq(item[f"base{i}"]) for i in range(2)),
             *(settings.weight[i].eq(item[f"weight{i}"]) for i in range(2)),

@@ -90,12 +90,12 @@ def shapes_table() -> str:
 
 
 def rough_table() -> str:
-    """Return the table of the accelerators that the KV260 gets for an int8 head, and for a rough one of two planes."""
+    """Return the table of the accelerators that the KV260 gets for an int8 head, and for rough ones."""
     rows = []
     for name in ("bitnet-0.73b", "bitnet-2b4t"):
         graph = shape_graph(SHAPES[name])
         vocab, hidden = SHAPES[name]["vocab_size"], SHAPES[name]["hidden_size"]
-        for kind, rough in (("int8", False), ("rough", True)):
+        for kind, rough in (("int8", 0), ("one plane", 1), ("two planes", 2)):
             config = config_for_board(shape_model(graph, rough_head=rough), _BOARD, others=all_boards())
             program, size = shape_program(graph, config), config.beat_bytes
             passes = [cycles(program, slots=1, committed=d - 1, bandwidth=_BOARD.bandwidth_bytes_s) for d in _DEPTHS]

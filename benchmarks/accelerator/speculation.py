@@ -222,7 +222,7 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
 
 def _rough(device: Board, hosts: Mapping[str, BoardHost], speeds: Speeds) -> dict[str, Any]:
     """Return the figures of the accelerator that the board gets for a rough head. No RTL of it was simulated."""
-    model = shape_model(shape_graph(BITNET_073B), rough_head=True)
+    model = shape_model(shape_graph(BITNET_073B), rough_head=1)
     config = config_for_board(model, device, others=all_boards())
     cost = open_device_cost(device, config, BITNET_073B, DRAFT, rtl=False)
     own = {name: BoardHost(costs=host_costs(end, rough=True)) for end, name in enumerate(BOARD_HOSTS)}

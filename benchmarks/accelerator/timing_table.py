@@ -65,7 +65,7 @@ def cases() -> dict[str, AcceleratorConfig]:
         "gemma-2-2b": config_for_board(gemma, board, others=all_boards()),
         "windows": replace(AcceleratorConfig(), context=4096, window=256),
         "sequences": replace(AcceleratorConfig(), sequences=8),
-        "rough-head": replace(AcceleratorConfig(), taps=True, rough_head=True),
+        "rough-head": replace(AcceleratorConfig(), taps=True, rough_head=2),
     }
 
 
@@ -81,7 +81,7 @@ def option_parts(config: AcceleratorConfig) -> list[str]:
         scaling=False,
         window=0,
         taps=False,
-        rough_head=False,
+        rough_head=0,
         sequences=1,
     )
     plain = estimate(without).parts

@@ -94,7 +94,7 @@ FORMS: Mapping[str, HeadForm] = MappingProxyType(
         "1 plane, rows": HeadForm(),
         "1 plane, groups": HeadForm(grouped=True),
         "1 plane, rows, fitted": HeadForm(fitted=True),
-        "1 plane, groups, fitted": HeadForm(grouped=True, fitted=True),
+        "1 plane, rows, fitted in blocks": HeadForm(fitted=True, blocks=True),
         "2 planes tied, rows": HeadForm(planes=2),
         "2 planes, groups": HeadForm(planes=2, grouped=True),
         "2 planes tied, rows, fitted": HeadForm(planes=2, fitted=True),

@@ -26,9 +26,9 @@ __all__ = [
     "with_sequences",
 ]
 
-CANDIDATES = (
-    16  # likeliest tokens of a slot that a rough head gives; with many more, a KV260 has no room for eight slots
-)
+# Likeliest tokens of a slot that a rough head of so many planes gives: among them is the int8 head's at 99.5 % of the
+# positions or more. The LUTs of many more cost a KV260 a slot.
+CANDIDATES = {1: 32, 2: 16}
 _MOST_TILE_ROWS = 1280  # rows of the largest tile
 MOST_CONTEXT = 1 << 16  # positions of the largest cache
 _MOST_INSTRUCTIONS = 1 << 16  # largest number of instructions of a configuration
@@ -69,7 +69,7 @@ def small_config(model: IntegerModel, *, texts: int = 1, **overrides: Any) -> Ac
         "ports": 1,
         "context": 128,
         "prefetch_beats": 256,
-        "top_k": CANDIDATES if shape_of(model).get("rough_head") else 4,
+        "top_k": shape_of(model).get("top_k", 4),
         "ultra": False,
     }
     return config_for(model, **with_sequences(small | overrides, texts))
@@ -94,7 +94,8 @@ def shape_of(model: IntegerModel) -> dict[str, Any]:
     heads = max(op.heads for op in graph.operations if isinstance(op, Attention))
     hidden = graph.values[next(iter(graph.operations)).outputs[0]].shape[1]
     # An accelerator for a rough head reports more tokens, which the host scores again.
-    rough = {"rough_head": True, "taps": True, "top_k": CANDIDATES} if any(one.tied for one in matrices) else {}
+    planes = next((len(one.trits) for one in matrices if one.rough and one.trits is not None), 0)
+    rough = {"rough_head": planes, "taps": True, "top_k": CANDIDATES[planes]} if planes else {}
     return rough | {
         "width": max(width for width in widths if isinstance(width, int)),
         "hidden": hidden,
@@ -111,7 +112,7 @@ def shape_of(model: IntegerModel) -> dict[str, Any]:
             isinstance(one, AttentionConstants) and one.cap is not None for one in model.constants.values()
         ),
         "scaling": any(matrix.groups is not None for matrix in matrices),
-        "per_row": any(matrix.trits is None or matrix.tied for matrix in matrices),
+        "per_row": any(matrix.trits is None or matrix.rough for matrix in matrices),
         "tile_rows": min(_MOST_TILE_ROWS, -(-2 * most_rows // (2 * ROWS)) * 2 * ROWS),
     }
 

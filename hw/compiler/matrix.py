@@ -105,7 +105,7 @@ class Matrix:
     @property
     def tied(self) -> bool:
         """True if the trits of two planes are digits, of which the first count three times."""
-        return self.parts[0].tied
+        return self.parts[0].rough and self.planes == 2
 
     @property
     def pair(self) -> bool:

@@ -48,8 +48,9 @@ def find_fault(instructions: Iterable[tuple[int, Instruction]], config: Accelera
 
     These are: a gate whose activation replaces that of an earlier gate, whose unit may still have values of it; a piece of a
     vector that has another sink than its first one, or says something else of the vector; ``start`` of a RESIDUAL that is
-    not where the piece before ended, or is past the residual; ``tied`` planes without ``rough_head``; and more ``sinks``
-    than positions, of which the accelerator ignores the upper bits, or any in a ring or with several ``sequences``.
+    not where the piece before ended, or is past the residual; ``tied`` planes in an accelerator without them; and more
+    ``sinks`` than positions, of which the accelerator ignores the upper bits, or any in a ring or with several
+    ``sequences``.
 
     Args:
         instructions: ``executed`` of a program.
@@ -97,7 +98,7 @@ class _Matrices:
     def fault(self, number: int, one: Instruction) -> str | None:
         """Return what is wrong with the next matrix."""
         self._codes += one["fresh"]
-        if one["tied"] and not self._config.rough_head:
+        if one["tied"] and not self._config.tied:
             return "has tied planes, which the accelerator adds without a factor"
         if self._first is None:
             self._first, self._done = (number, one), 0

@@ -41,7 +41,7 @@ class RoughFacts:
 def _rough(model: IntegerModel) -> Linear | None:
     """Return the linear that is a rough head; None if there is none."""
     for op in model.graph.operations:
-        if isinstance(op, Linear) and any(matrix.tied for matrix in model.constants[op.name].matrices):
+        if isinstance(op, Linear) and any(matrix.rough for matrix in model.constants[op.name].matrices):
             return op
     return None
 
@@ -50,13 +50,16 @@ def rough_norm(model: IntegerModel, config: AcceleratorConfig) -> tuple[str, ...
     """Return the name of the norm that a program with a rough head taps; nothing without such a head.
 
     Raises:
-        UnsupportedError: the accelerator has no unit for it, or no norm is quantized for the head.
+        UnsupportedError: the accelerator is not for a head of so many planes, or no norm is quantized for the head.
     """
     op = _rough(model)
     if op is None:
         return ()
-    if not config.rough_head:
-        raise UnsupportedError(f"the head {op.name} is a rough one; generate the accelerator with rough_head=True")
+    planes = len(model.constants[op.name].matrices[0].trits)
+    if config.rough_head != planes:
+        raise UnsupportedError(
+            f"the head {op.name} is a rough one of {planes} planes; generate the accelerator with rough_head={planes}"
+        )
     makers = {output: one for one in model.graph.operations for output in one.outputs}
     norm = makers[makers[op.inputs[0]].inputs[0]]
     if not isinstance(norm, RmsNorm):

@@ -65,30 +65,30 @@ def shape_graph(
     return fuse_linears(quantize_activations(assign_schemes(graph, kinds)))
 
 
-def shape_model(graph: Graph, *, image: bool = False, rough_head: bool = False) -> IntegerModel:
+def shape_model(graph: Graph, *, image: bool = False, rough_head: int = 0) -> IntegerModel:
     """Return the graph with constants.
 
     Args:
         graph: the graph.
         image: whether its weights have bytes as well.
-        rough_head: whether its int8 head becomes a rough one.
+        rough_head: planes of the rough head that its int8 head becomes; 0: it stays.
 
     Raises:
         UnsupportedError: it is to have a rough head, and its head is not int8.
     """
     constants = {op.name: values for op in graph.operations if (values := _constants(graph, op, image)) is not None}
     if rough_head:
-        constants[head_of(graph).name] = _rough(constants[head_of(graph).name], image)
+        constants[head_of(graph).name] = _rough(constants[head_of(graph).name], rough_head, image)
     (embed,) = (op for op in graph.operations if isinstance(op, Embed))
     return IntegerModel(graph, constants, {embed.outputs[0]: _RESIDUAL})
 
 
-def _rough(constants: LinearConstants, real: bool) -> LinearConstants:
-    """Return the constants of a head as those of a rough one."""
+def _rough(constants: LinearConstants, planes: int, real: bool) -> LinearConstants:
+    """Return the constants of a head as those of a rough one of so many planes."""
     (matrix,) = constants.matrices
     weights = _weights(matrix.weight.shape, False) if real else np.broadcast_to(np.int8(0), matrix.weight.shape)
-    tied = replace(matrix, weight=weights, trits=np.broadcast_to(weights, (2, *matrix.weight.shape)), tied=True)
-    return LinearConstants(matrices=(tied,))
+    rough = replace(matrix, weight=weights, trits=np.broadcast_to(weights, (planes, *matrix.weight.shape)), rough=True)
+    return LinearConstants(matrices=(rough,))
 
 
 def shape_program(graph: Graph, config: AcceleratorConfig, *, image: bool = False) -> Program:

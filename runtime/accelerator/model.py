@@ -94,7 +94,7 @@ def chosen_config(
     texts = 1 if options.built else sequences  # an accelerator that was built has its own sequences
     key = ("accelerator_config", options.board_name, options.size, texts, *sorted(members.items()))
     if key not in bundle.derived:
-        shape = _shape(bundle, bool(members.get("rough_head")))
+        shape = _shape(bundle, members.get("rough_head", 0))
         bundle.derived[key] = _config(shape, options, texts, members)
     config = cast(AcceleratorConfig, bundle.derived[key])
     _check_room(config, positions, sequences, f"the accelerator of {options.board_name}")
@@ -145,7 +145,7 @@ def _remedy(sequences: int) -> str:
     return "--ctx-size or --parallel" if sequences > 1 else "--ctx-size"
 
 
-def _shape(bundle: Bundle, rough_head: bool) -> IntegerModel:
+def _shape(bundle: Bundle, rough_head: int) -> IntegerModel:
     """Return the model without its weights; it is computed once per bundle.
 
     Raises:
@@ -253,7 +253,7 @@ def prepare_model(
     config = chosen_config(bundle, options, positions, sequences=sequences, taps=bool(taps))
     integers = prepare(bundle, calibrated(bundle, progress=progress))
     if config.rough_head:
-        integers = rough_model(bundle, integers, candidates=config.top_k, progress=progress)
+        integers = rough_model(bundle, integers, config.rough_head, candidates=config.top_k, progress=progress)
     (embed,) = (op for op in integers.graph.operations if isinstance(op, Embed))
     program = compile_model(integers, config, bundle=bundle.sha256, ids=bundle.tokens.size, taps=taps)
     rough = program.host.rough

@@ -336,7 +336,7 @@ class _Module:
         if request.taps:
             buffers["taps"] += host_bytes(bundle, request.limits, request.taps)
         config = chosen_config(bundle, self.options, positions, sequences=texts, taps=bool(request.taps))
-        return {**buffers, **host_weights(bundle, rough_head=config.rough_head)}
+        return {**buffers, **host_weights(bundle, rough_head=config.rough_head > 0)}
 
 
 def module(accelerator: AcceleratorOptions | None, progress: Progress) -> TargetModule:

@@ -1,4 +1,4 @@
-"""A rough head, of two tied planes of trits, whose likeliest tokens are scored again with the rows of the int8 head.
+"""A rough head, of one or two planes of trits, whose likeliest tokens are scored again with the rows of the int8 head.
 
 The rough logits of a row are those of any matrix. Its *candidates* are the k likeliest ids by them, as ``head.top``
 orders them. The logits of these are the int8 head's, from the same codes; those of other ids are the rough ones in the same

@@ -1,4 +1,4 @@
-"""The model with a rough head: a head in two tied planes of trits, whose likeliest tokens the int8 head scores again.
+"""The model with a rough head: a head in one or two planes of trits, whose likeliest tokens the int8 head scores again.
 
 Whoever makes the planes gives them to ``with_rough_head``, and may fit them to ``head_codes``.
 """
@@ -16,7 +16,7 @@ from edgedec.graph.graph import Graph
 from edgedec.graph.ops import Linear
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.numbers import I64
-from edgedec.reference.integer_profile.ops.linear import LinearConstants, tied_matrix
+from edgedec.reference.integer_profile.ops.linear import LinearConstants, rough_matrix
 from edgedec.reference.integer_profile.rescoring import HeadRows, Rescoring
 from edgedec.schemes import Int8Scheme, Int8Weight
 
@@ -63,7 +63,8 @@ def with_rough_head(
     Args:
         model: the model with its int8 head.
         weight: the weight of that.
-        trits: int8 [2, vocab, width]; the rough weight is (3 * trits[0] + trits[1]) * scale.
+        trits: int8 [planes, vocab, width]; the rough weight is (3 * trits[0] + trits[1]) * scale for two planes, and
+            trits[0] * scale for one.
         scale: float32 [vocab], not negative.
         candidates: number of ids of each row that are scored again.
 
@@ -72,7 +73,7 @@ def with_rough_head(
     """
     op = head_of(model.graph)
     code_unit, (exact,) = model.forms[op.inputs[1]].unit, model.constants[op.name].matrices
-    rough = tied_matrix(op.outputs[0], trits, scale, code_unit)
+    rough = rough_matrix(op.outputs[0], trits, scale, code_unit)
     rows = HeadRows.of(weight, code_unit, exponent=exact.scale.exponent, pre_shift=exact.pre_shift)
     rescoring = Rescoring(rows=rows, candidates=candidates, rough_exponent=rough.logit_exponent)
     constants: LinearConstants = replace(model.constants[op.name], matrices=(rough,), rescoring=rescoring)

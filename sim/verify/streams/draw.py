@@ -149,7 +149,7 @@ class Draw:
         """Return the fields of what a vector writes, in pages of its own."""
         if not self._config.taps:
             return {}
-        tap, tap_norm = self._chance(0.3), normed and self._chance(0.6 if self._config.rough_head else 0.3)
+        tap, tap_norm = self._chance(0.3), normed and self._chance(0.6 if self._config.tied else 0.3)
         fields = {"tap": int(tap), "tap_norm": int(tap_norm), "tap_page": self._page}
         announced = Instruction(Opcode.VECTOR, {**fields, "blocks": blocks, "normed": int(normed)})
         places = tap_places(self._config, announced)
@@ -208,7 +208,7 @@ class Draw:
         scales = {name: self._pick(0, 65535) if self._chance(0.4) else 40000 for name in ("weight0", "weight1")}
         bases = {name: self._near(16, 255, -256) for name in ("base0", "base1")}
         # Only a plane without mantissas counts three times; other matrices may say "tied", too.
-        tied = {"tied": rough or self._chance(0.4)} if config.rough_head else {}
+        tied = {"tied": rough or self._chance(0.4)} if config.tied else {}
         return {
             **tied,
             **{"int8": int8, "blocks": blocks, "planes": planes, "group_blocks": groups, **scales, **bases},

@@ -321,7 +321,7 @@ class _Maker(Draw):
         elements = self._pick(1, 2 * ROWS * self._config.tile_words)
         first = self._pick(0, (1 << 20) - 1 - max(elements, self._config.top_k))
         fields = {"wide": self._chance(0.5), "counted": self._counted(elements), "sum_shift": self._sum_shift()}
-        if self._config.rough_head:
+        if self._config.tied:
             fields["tied"] = self._chance(0.4)
         self._matrix(elements, Sink.LOGITS, columns, {"elements": elements, "first": first, **fields})
 

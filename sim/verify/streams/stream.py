@@ -73,7 +73,7 @@ WITH_UNITS = AcceleratorConfig(
     score_cap=True,
     gelu=True,
     taps=True,
-    rough_head=True,
+    rough_head=2,
     top_k=2,
     prefetch_beats=16,
     instructions=128,
@@ -180,7 +180,7 @@ def legal_values(config: AcceleratorConfig) -> dict[tuple[Opcode, str], Range]:
     ranges |= {
         (opcode, "ring"): (0, int(config.ring is not None)) for opcode in (Opcode.CACHE, Opcode.COPY, Opcode.ATTEND)
     }
-    units = {"norm_heads": config.head_norms, "norm_rows": config.post_norms, "tied": config.rough_head}
+    units = {"norm_heads": config.head_norms, "norm_rows": config.post_norms, "tied": config.tied}
     ranges |= {(Opcode.MATRIX, name): (0, int(unit)) for name, unit in units.items()}
     ranges |= {(Opcode.VECTOR, name): (0, int(config.taps)) for name in ("tap", "tap_norm")}
     ranges[Opcode.MATRIX, "first"] = (0, most_first - config.top_k)

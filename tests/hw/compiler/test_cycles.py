@@ -175,7 +175,7 @@ def test_a_norm_that_is_written_takes_the_cycles_of_the_rtl(
 ) -> None:
     """Take the cycles of the RTL of a small accelerator with a rough head, whose norm has a fifth of a pass's cycles."""
     case = CONFIGS["small"].config
-    config = replace(case, scaling=False, rough_head=True, taps=True, top_k=16)
+    config = replace(case, scaling=False, rough_head=2, taps=True, top_k=16)
     shape = {
         **{"model_type": "llama", "vocab_size": 160, "max_position_embeddings": case.context, "num_hidden_layers": 1},
         **{"hidden_size": case.hidden, "intermediate_size": case.width, "head_dim": case.head_dim},

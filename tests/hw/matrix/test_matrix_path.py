@@ -148,7 +148,7 @@ def test_a_rough_head_at_the_default_width_equals_the_profile() -> None:
 
     Codes and planes are those of a model; its sums are simulated, and what the host does with them is not.
     """
-    config, vocab = AcceleratorConfig(rough_head=True, taps=True), 1303
+    config, vocab = AcceleratorConfig(rough_head=2, taps=True), 1303
     shape = {"hidden_size": 136, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
     shape |= {"num_hidden_layers": 1, "intermediate_size": 20, "vocab_size": vocab, "tie_word_embeddings": True}
     graph, weights = float_model(TernaryScheme(), {**shape, "attention_bias": False})

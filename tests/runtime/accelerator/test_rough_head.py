@@ -49,20 +49,21 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def options(**members: Any) -> AcceleratorOptions:
-    return AcceleratorOptions(overrides={"slots": 4, "rough_head": True, "top_k": CANDIDATES, **members})
+    return AcceleratorOptions(overrides={"slots": 4, "rough_head": 2, "top_k": CANDIDATES, **members})
 
 
-@pytest.fixture
-def target(path: Path) -> Iterator[ProgramTarget]:
-    opened = open_target(Bundle.open(path), device="interpreter", limits=LIMITS, accelerator=options())
+@pytest.fixture(params=[1, 2], ids=["one-plane", "two-planes"])
+def target(path: Path, request: pytest.FixtureRequest) -> Iterator[ProgramTarget]:
+    planes = options(rough_head=request.param)
+    opened = open_target(Bundle.open(path), device="interpreter", limits=LIMITS, accelerator=planes)
     assert isinstance(opened, ProgramTarget)
     yield opened
     opened.close()
 
 
-def defined(path: Path, candidates: int = CANDIDATES) -> IntegerModel:
+def defined(path: Path, planes: int = 2) -> IntegerModel:
     bundle = Bundle.open(path)
-    return rough_model(bundle, prepare(bundle, calibrated(bundle)), candidates=candidates, progress=silent)
+    return rough_model(bundle, prepare(bundle, calibrated(bundle)), planes, candidates=CANDIDATES, progress=silent)
 
 
 def rows(n: int) -> I32:
@@ -77,7 +78,7 @@ def run(target: ProgramTarget, state: State, ids: list[int], **asked: Any) -> Pa
 
 @pytest.mark.parametrize("top_k", [0, 1, CANDIDATES])
 def test_a_pass_is_that_of_the_profile(path: Path, target: ProgramTarget, top_k: int) -> None:
-    sequence, state = defined(path).open(), target.open(LIMITS)
+    sequence, state = defined(path, target.program.config.rough_head).open(), target.open(LIMITS)
     for ids in ([5, 6, 7], [9], [1, 2, 3, 4]):
         expected = float_logits(sequence.forward(np.array(ids, np.int32)))
         sequence.commit(rows(len(ids)))
@@ -107,15 +108,15 @@ def test_a_row_whose_candidates_are_padding_has_the_sum_of_its_logits(
     path: Path, target: ProgramTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leave the tokenizer so few ids that at least one row has no candidate among them."""
-    state = target.open(LIMITS)
+    state, chosen = target.open(LIMITS), options(rough_head=target.program.config.rough_head)
     whole = run(target, state, [5, 6, 7]).logits
     size = int(np.sort(whole.argsort(axis=1)[:, -CANDIDATES:].min(axis=1))[-1])
     tokens = replace(target.bundle.manifest.tokens, size=size)
     monkeypatch.setattr(Bundle, "tokens", property(lambda bundle: tokens))
-    model = prepare_model(target.bundle, options(), 64)
+    model = prepare_model(target.bundle, chosen, 64)
     with monkeypatch.context() as patch:
         patch.setattr("edgedec.runtime.targets.accelerator.prepare_model", lambda *args, **kwargs: model)
-        opened = open_target(target.bundle, device="interpreter", limits=LIMITS, accelerator=options())
+        opened = open_target(target.bundle, device="interpreter", limits=LIMITS, accelerator=chosen)
     assert isinstance(opened, ProgramTarget)
     assert opened.program.counted == size
     result = run(opened, opened.open(LIMITS), [5, 6, 7], top_k=1, log_sum=True)
@@ -186,17 +187,18 @@ def test_the_compiled_loop_scores_again_as_python_does(path: Path, drafter: str,
 def test_with_all_ids_as_candidates_a_text_is_that_of_the_int8_head(path: Path) -> None:
     for sampling in (GREEDY, SamplingConfig(temperature=1.0, top_k=0, seed=6)):
         whole = text(path, sampling, top_k=48)
-        assert whole == text(path, sampling, rough_head=False, top_k=4)
+        assert whole == text(path, sampling, rough_head=0, top_k=4)
 
 
 @pytest.mark.thorough
-def test_a_greedy_text_is_that_of_the_profile(path: Path) -> None:
-    sequence, ids = defined(path).open(), [*PROMPT.tolist()]
+@pytest.mark.parametrize("planes", [1, 2])
+def test_a_greedy_text_is_that_of_the_profile(path: Path, planes: int) -> None:
+    sequence, ids = defined(path, planes).open(), [*PROMPT.tolist()]
     for _ in range(20):
         new = np.array(ids[sequence.length :], np.int32)
         ids.append(int(real(sequence.forward(new))[-1].argmax()))
         sequence.commit(rows(len(new)))
-    assert text(path) == ids[len(PROMPT) :]
+    assert text(path, rough_head=planes) == ids[len(PROMPT) :]
 
 
 def test_the_buffers_are_those_of_the_program(path: Path) -> None:
@@ -204,7 +206,7 @@ def test_the_buffers_are_those_of_the_program(path: Path) -> None:
     program, sizes = prepare_model(bundle, options(), 64).program, buffer_bytes(bundle, options(), 64)
     assert (sizes.by_name, sizes.taps) == (program.sizes, program.tap_bytes)
     assert sizes.taps > 0
-    assert parse_configuration("board,rough_head=true") == ("board", {"rough_head": True})
+    assert parse_configuration("board,rough_head=1") == ("board", {"rough_head": 1})
 
 
 @pytest.mark.thorough
@@ -231,8 +233,12 @@ def test_planes_are_kept_and_damaged_ones_are_made_again(
             file.write_bytes(damaged)
         assert np.array_equal(trits(defined(path)), trits(first))
         assert sorted(dict(np.load(file))) == ["codes", "scale"]
+    assert np.abs(trits(defined(path, planes=1))).max() == 1
+    (other,) = {*(tmp_path / "rough-heads").iterdir()} - {file}
+    other.write_bytes(file.read_bytes())  # weights up to 4, which one plane has not
+    assert trits(defined(path, planes=1)).shape[0] == 1
 
 
 def test_a_ternary_head_is_refused_before_anything_is_computed() -> None:
     with pytest.raises(UnsupportedError, match="is ternary, and a rough head is made of an int8 head"):
-        shape_model(tiny("bonsai")[0], rough_head=True)
+        shape_model(tiny("bonsai")[0], rough_head=2)

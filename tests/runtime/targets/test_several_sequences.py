@@ -28,7 +28,7 @@ from tests.runtime.accelerator.support.tiny_config import CONFIG
 
 LIMITS = Limits(nodes=4, depth=3, positions=64)
 TAPS = ("layers.0.out", "final_norm")
-ROUGH = {"rough_head": True, "top_k": 5}
+ROUGH = {"rough_head": 2, "top_k": 5}
 
 
 @pytest.fixture(scope="module")

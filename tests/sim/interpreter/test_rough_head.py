@@ -32,8 +32,8 @@ WIDTHS = [
 ]
 
 
-def compiled(kind: str, candidates: int, **members: Any) -> tuple[IntegerModel, Program, ProgramHost]:
-    model = rough_tiny(kind, candidates)
+def compiled(kind: str, candidates: int, planes: int = 2, **members: Any) -> tuple[IntegerModel, Program, ProgramHost]:
+    model = rough_tiny(kind, candidates, planes)
     program = compile_model(model, config_for(model, **{"context": 64, "top_k": candidates, **members}))
     return model, program, host_of(kind, model, program)
 
@@ -47,10 +47,10 @@ def host_of(kind: str, model: IntegerModel, program: Program, **changes: Any) ->
 @pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: f"W{widths['beat_bytes']}")
 @pytest.mark.parametrize("kind", ["native", "int8", "gemma2"])
-@pytest.mark.parametrize("candidates", [1, 6, VOCAB + 2])
-def test_results_equal_the_profile(kind: str, widths: dict[str, Any], candidates: int) -> None:
+@pytest.mark.parametrize(("candidates", "planes"), [(1, 2), (6, 1), (6, 2), (VOCAB + 2, 2)])
+def test_results_equal_the_profile(kind: str, widths: dict[str, Any], candidates: int, planes: int) -> None:
     """Run passes of all slots, a tree, and single rows, with whole rows and without."""
-    model, program, host = compiled(kind, candidates, **widths)
+    model, program, host = compiled(kind, candidates, planes, **widths)
     machine, sequence, slots = Interpreter(program), model.open(), program.config.slots
     rng = np.random.default_rng(8)
     for n, logits in ((slots, 2), (1, 1), (slots - 1, 1), (2, 2)):
@@ -80,11 +80,12 @@ def test_results_equal_the_profile(kind: str, widths: dict[str, Any], candidates
         machine.commit(sequence.length - 1, 1)
 
 
-def test_the_head_is_two_tied_planes_and_nothing_else_differs() -> None:
-    _, program, host = compiled("native", 6, slots=3)
+@pytest.mark.parametrize("planes", [1, 2])
+def test_the_head_is_its_planes_and_nothing_else_differs(planes: int) -> None:
+    _, program, host = compiled("native", 6, planes, slots=3)
     heads = [one for one in program.instructions if one.opcode == Opcode.MATRIX and one["sink"] == Sink.LOGITS]
     assert {(one["tied"], one["planes"], one["int8"], one["rows"], one["group_blocks"]) for one in heads} == {
-        (1, 2, 0, 1, 0)
+        (planes - 1, planes, 0, 1, 0)
     }
     others = [one for one in program.instructions if one.opcode == Opcode.MATRIX and one["sink"] != Sink.LOGITS]
     assert not any(one["tied"] for one in others)
@@ -94,21 +95,23 @@ def test_the_head_is_two_tied_planes_and_nothing_else_differs() -> None:
     plain = compile_model(tiny("native")[2], config_for(tiny("native")[2], context=64, slots=3))
     assert plain.host.rough is None
     assert plain.config.hash != program.config.hash
-    assert replace(program.config, rough_head=False, taps=False, top_k=8).hash == plain.config.hash
+    assert replace(program.config, rough_head=0, taps=False, top_k=8).hash == plain.config.hash
 
 
 def test_an_accelerator_for_a_rough_head_has_its_members() -> None:
     model = rough_tiny("native", 6)
     for config in (small_config(model), config_for(model)):
-        assert (config.rough_head, config.taps, config.per_row, config.top_k) == (True, True, True, CANDIDATES)
+        assert (config.rough_head, config.taps, config.per_row, config.top_k) == (2, True, True, CANDIDATES[2])
     assert small_config(model, top_k=9).top_k == 9
     plain = small_config(tiny("native")[2])
-    assert (plain.rough_head, plain.taps, plain.top_k) == (False, False, 4)
-    with pytest.raises(UnsupportedError, match="the head logits is a rough one; generate the accelerator with rough_h"):
+    assert (plain.rough_head, plain.taps, plain.top_k) == (0, False, 4)
+    with pytest.raises(
+        UnsupportedError, match="the head logits is a rough one of 2 planes; generate the accelerator with rough_head=2"
+    ):
         compile_model(model, plain)
     for members in ({"taps": False}, {"taps": True, "per_row": False}):
         with pytest.raises(UsageError, match="rough_head needs taps=True and per_row=True"):
-            AcceleratorConfig(rough_head=True, **members)
+            AcceleratorConfig(rough_head=1, **members)
 
 
 def test_facts_survive_a_file(tmp_path: Path) -> None:

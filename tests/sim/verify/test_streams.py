@@ -30,7 +30,7 @@ COMPILED = pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_
 POWER_UPS = 20
 PART = 500  # streams of a test; all of a night are 10,000
 # The other way to count a plane three times: WITH_UNITS has an adder for it, and this one the multipliers of mantissas.
-ROUGH = replace(PLAIN, taps=True, rough_head=True)
+ROUGH = replace(PLAIN, taps=True, rough_head=2)
 
 
 def has_rough_head(stream: RandomStream) -> bool:

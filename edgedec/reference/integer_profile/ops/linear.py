@@ -30,7 +30,7 @@ from edgedec.reference.integer_profile.site import Site, unsupported
 from edgedec.reference.integer_profile.values import Form, Logits, Normed, Scale, Value
 from edgedec.schemes import FloatWeight, Int4Weight, Int8Weight, TernaryWeight
 
-__all__ = ["LinearConstants", "MatrixConstants", "integer_weight", "prepare", "run", "tied_matrix"]
+__all__ = ["LinearConstants", "MatrixConstants", "integer_weight", "prepare", "rough_matrix", "run"]
 
 NARROW_ROWS = 64  # most rows of a float matrix that is rounded to s16
 ROW_BITS = 16  # bits of its weights, and of the codes that they are multiplied by
@@ -57,7 +57,7 @@ class MatrixConstants:
         base: the drain shifts by base - the row scale's exponent + row_shift.
         bias: [out] in units of the output; None if there is none.
         form: form of the output; None for logits.
-        tied: the trits of two planes are digits: a weight is 3 times that of the first plus that of the second.
+        rough: it is a rough head; if it has two planes, a weight is 3 times the trit of the first plus that of the second.
     """
 
     name: str
@@ -69,7 +69,7 @@ class MatrixConstants:
     pre_shift: int
     bias: I64 | None
     form: Form | None
-    tied: bool = False
+    rough: bool = False
 
     @property
     def base(self) -> int:
@@ -168,9 +168,11 @@ def _matrix(op: Linear, index: int, code_unit: float, site: Site) -> MatrixConst
     )
 
 
-def tied_matrix(name: str, trits: NDArray[np.int8], scale: NDArray[np.float32], code_unit: float) -> MatrixConstants:
-    """Return the constants of logits by two tied planes: trits [2, out, in], and scales of the rows, not negative."""
-    summed = (3 * trits[0] + trits[1]).astype(np.float32)
+def rough_matrix(name: str, trits: NDArray[np.int8], scale: NDArray[np.float32], code_unit: float) -> MatrixConstants:
+    """Return the constants of a rough head: trits [planes, out, in], 1 or 2, and scales of the rows, not negative."""
+    summed = trits[-1].astype(np.float32)
+    if len(trits) == 2:
+        summed += 3 * trits[0]
     bound = largest(CODE_BITS) * int(np.abs(summed).sum(axis=1, dtype=np.float64).max(initial=0))
     return MatrixConstants(
         name=name,
@@ -182,7 +184,7 @@ def tied_matrix(name: str, trits: NDArray[np.int8], scale: NDArray[np.float32], 
         pre_shift=max(0, bound.bit_length() - (WIDE_BITS - 1)),
         bias=None,
         form=None,
-        tied=True,
+        rough=True,
     )
 
 

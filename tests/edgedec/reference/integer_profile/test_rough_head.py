@@ -37,10 +37,10 @@ def rough_row(model: IntegerModel) -> Logits:
     return IntegerModel(model.graph, {**model.constants, op.name: alone}, model.forms).open().forward(IDS)
 
 
-@pytest.mark.parametrize("kind", ["native", "gemma2"])
+@pytest.mark.parametrize(("kind", "planes"), [("native", 2), ("native", 1), ("gemma2", 2)])
 @pytest.mark.parametrize("candidates", [1, 2, 7, VOCAB - 1, VOCAB, VOCAB + 9])
-def test_candidates_have_the_int8_heads_logits_and_come_first(kind: str, candidates: int) -> None:
-    model = rough_tiny(kind, candidates)
+def test_candidates_have_the_int8_heads_logits_and_come_first(kind: str, planes: int, candidates: int) -> None:
+    model = rough_tiny(kind, candidates, planes)
     rough, exact, row = rough_row(model), tiny(kind)[2].open().forward(IDS), model.open().forward(IDS, check=True)
     assert np.array_equal(row.exponent, exact.exponent)
     assert np.array_equal(row.mantissa, exact.mantissa)

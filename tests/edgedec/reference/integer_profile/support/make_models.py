@@ -113,21 +113,22 @@ def tiny(kind: str) -> tuple[Graph, dict[str, Weight], IntegerModel]:
 
 
 @cache
-def rough_tiny(kind: str, candidates: int) -> IntegerModel:
-    """Return a model of ``tiny`` with a rough head."""
+def rough_tiny(kind: str, candidates: int, planes: int = 2) -> IntegerModel:
+    """Return a model of ``tiny`` with a rough head of so many planes."""
     _, weights, model = tiny(kind)
-    return roughened(weights, model, candidates)
+    return roughened(weights, model, candidates, planes)
 
 
-def roughened(weights: Mapping[str, Weight], model: IntegerModel, candidates: int) -> IntegerModel:
+def roughened(weights: Mapping[str, Weight], model: IntegerModel, candidates: int, planes: int = 2) -> IntegerModel:
     """Return a model with a rough head, so coarse that the best token is often not the likeliest.
 
-    Its weights are the nearest multiples, -4..4, of a sixth of the row's largest one.
+    Its weights are the nearest multiples, -4..4, of a sixth of the row's largest one; with one plane, -1..1 of two thirds.
     """
     weight = weights[head_of(model.graph).weights[0]]
     assert isinstance(weight, Int8Weight)
-    scale = np.abs(weight.dense()).max(axis=1) / 6
-    rounded = np.rint(weight.dense() / scale[:, None]).clip(-4, 4).astype(np.int8)
+    most = (3**planes - 1) // 2
+    scale = np.abs(weight.dense()).max(axis=1) / (1.5 * most)
+    rounded = np.rint(weight.dense() / scale[:, None]).clip(-most, most).astype(np.int8)
     low = ((rounded + np.int8(1)) % np.int8(3) - np.int8(1)).astype(np.int8)
-    trits = np.stack([(rounded - low) // np.int8(3), low])
+    trits = np.stack([(rounded - low) // np.int8(3), low])[-planes:]
     return with_rough_head(model, weight, trits, scale, candidates=candidates)
