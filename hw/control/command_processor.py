@@ -307,7 +307,13 @@ class CommandProcessor(CostedComponent):
         word_count = length >> beats_log2(INSTRUCTION_BYTES)
         arrived = (state == _State.LOAD) & loaded
         too_short = Signal()
-        m.d.sync += too_short.eq(length < INSTRUCTION_BYTES)
+        uneven = Signal()
+        too_long = Signal()
+        m.d.sync += [
+            too_short.eq(length < INSTRUCTION_BYTES),
+            uneven.eq(length[: beats_log2(INSTRUCTION_BYTES)].any() | (word_count < 2)),
+            too_long.eq(word_count > self._config.instructions + 1),
+        ]
         m.d.comb += [
             memory.words.eq(words),
             memory.first.eq(Mux(now.commits, memory.commit, 0)),
@@ -318,17 +324,12 @@ class CommandProcessor(CostedComponent):
         ]
         with m.Switch(state):
             with m.Case(_State.CHECK):
-                bad = (
-                    length[: beats_log2(INSTRUCTION_BYTES)].any()
-                    | (word_count < 2)
-                    | (word_count > self._config.instructions + 1)
-                )
-                m.d.sync += [impossible.eq(bad), words.eq(word_count)]
+                m.d.sync += words.eq(word_count)
                 with m.If(found):
                     m.d.sync += state.eq(_State.VERDICT)
             with m.Case(_State.VERDICT):
-                m.d.sync += state.eq(_State.READ)
-                with m.If(impossible):
+                m.d.sync += [state.eq(_State.READ), impossible.eq(uneven | too_long)]
+                with m.If(uneven | too_long):
                     m.d.sync += words.eq(1)
             with m.Case(_State.READ):
                 m.d.comb += [

@@ -4,14 +4,14 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.instruction_layouts import layout
 from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.blocks.shallow_fifo import ShallowFifo
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.control.program_memory import index_bits
 from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, Opcode
@@ -82,7 +82,7 @@ class Dispatcher(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.queue = queue = SyncFIFO(width=self._command.size, depth=_QUEUED)
+        m.submodules.queue = queue = ShallowFifo(shape=self._command, depth=_QUEUED)
         now = Signal(self._command, reset_less=True)
         busy = Signal()
         units = [getattr(self, name) for name in UNITS]
@@ -92,16 +92,14 @@ class Dispatcher(CostedComponent):
         free = Signal()
         calm, written = self._calm(m, self.idle), self._calm(m, self.idle & self.writes_idle)
         self._check(m)
+        connect(m, flipped(self.commands), queue.input)
         m.d.comb += [
-            queue.w_data.eq(Value.cast(self.commands.payload)),
-            queue.w_en.eq(self.commands.valid),
-            self.commands.ready.eq(queue.w_rdy),
-            queue.r_en.eq(~busy),
+            queue.output.ready.eq(~busy),
             *(Value.cast(unit.payload).eq(now.bits) for unit in units),
             *(unit.valid.eq(bit & free & ~self.stopped) for unit, bit in zip(units, goal, strict=True)),
             self.issued.eq(Cat(unit.valid & unit.ready for unit in units).any()),
             self.ended.eq(stop & written & ~self.stopped),
-            self.quiet.eq(calm & ~busy & ~queue.r_rdy),
+            self.quiet.eq(calm & ~busy & ~queue.output.valid),
         ]
         with m.If(busy & calm):
             m.d.sync += free.eq(1)
@@ -109,8 +107,8 @@ class Dispatcher(CostedComponent):
             m.d.sync += [busy.eq(0), goal.eq(0), stop.eq(0), free.eq(0)]
         with m.If(self.issued):
             m.d.sync += self.index.eq(now.index)
-        with m.If(queue.r_rdy & ~busy):
-            due = data.View(self._command, queue.r_data)
+        with m.If(queue.output.valid & ~busy):
+            due = queue.output.p
             head = data.View(layout(Opcode.STOP), due.bits)
             m.d.sync += [
                 now.eq(due),
@@ -136,7 +134,6 @@ class Dispatcher(CostedComponent):
 
     def _calm(self, m: Module, idle: Value) -> Value:
         """Return whether ``idle`` has held for ``_SETTLED`` cycles after the last command."""
-        cycles = Signal(range(_SETTLED + 1))
-        calm: Value = cycles == _SETTLED
-        m.d.sync += cycles.eq(Mux(idle & ~self.issued, Mux(calm, cycles, cycles + 1), 0))
-        return calm
+        calm = Signal(_SETTLED)
+        m.d.sync += calm.eq(Mux(idle & ~self.issued, Cat(1, calm), 0))
+        return calm[-1]

@@ -136,15 +136,14 @@ class FrontEnd(CostedComponent):
         base, start = (value.shape() for value in self._origin(now.bits))
         base = Signal(base)
         start = Signal(start)
-        begins = Signal(self._start_bits + 1)
+        origin = Signal(self._start_bits)
         placed = Signal()
-        origin = begins[: self._start_bits]
         # Decoding takes several registered steps: first the parts of each decision, then the decision.
         checks = violations(self._config, now.bits)
         out = Signal()
         applies = Signal(len(checks))
         wrong = [Signal(len(conditions), name=f"wrong_{number}") for number, (_, conditions) in enumerate(checks)]
-        begun = Signal()
+        outside = Signal()
         steps = Signal(3)
         kind = Signal(len(_DECIDED))
         empty = Signal()
@@ -166,6 +165,7 @@ class FrontEnd(CostedComponent):
             m.d.sync += [loaded.eq(0), steps.eq(0)]
         opcode, when = (data.View(layout(Opcode.STOP), now.bits)[name] for name in ("opcode", "when"))
         logits, place = self.parameters.logits, self._origin(now.bits)
+        begins = base + start
         m.d.sync += [
             out.eq(((when == When.WITH_LOGITS) & ~logits) | ((when == When.WITHOUT_LOGITS) & logits)),
             applies.eq(Cat(one for one, _ in checks)),
@@ -176,8 +176,8 @@ class FrontEnd(CostedComponent):
             kind.eq(Cat(opcode == number for number in _DECIDED)),
             empty.eq(self.parameters.committed == 0),
             # One step later:
-            begins.eq(Cat((base + start)[: self._start_bits], (base + start)[self._start_bits :].any())),
-            begun.eq(placed & ~out),
+            origin.eq(begins),
+            outside.eq(placed & ~out & begins[self._start_bits :].any()),
             skipped.eq(out & ~now.beyond),
             bad.eq(
                 now.beyond
@@ -192,7 +192,7 @@ class FrontEnd(CostedComponent):
         m.d.comb += self.reads.valid.eq(reading)
         with m.Switch(state):
             with m.Case(_State.NEXT), m.If(steps[-1]):
-                self._decide(m, now.bits, kind, empty, bad | (begun & begins[-1]), skipped, origin, state, done)
+                self._decide(m, now.bits, kind, empty, bad | outside, skipped, origin, state, done)
             with m.Case(_State.CACHE):
                 self._cache(m, now.bits, cached, origin, into, reading, state, done)
             with m.Case(_State.SLOT, _State.PLACE, _State.COPY):

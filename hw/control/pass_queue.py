@@ -4,12 +4,12 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.blocks.shallow_fifo import ShallowFifo
 from edgedec.hw.config import PASSES_AHEAD, AcceleratorConfig
 from edgedec.hw.control.sequence_places import sequence_registers
 from edgedec.hw.isa.register_map import SLOTS
@@ -102,7 +102,7 @@ class PassQueue(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        queue = SyncFIFO(width=self._operation.size, depth=PASSES_AHEAD)
+        queue = ShallowFifo(shape=self._operation, depth=PASSES_AHEAD)
         m.submodules.queue = ResetInserter(self.clear)(queue)
         rung = (self.start | self.commit) & ~self.clear
         offered = Signal(self._operation)
@@ -116,14 +116,12 @@ class PassQueue(CostedComponent):
             *(offered.mask[slot].eq(self.mask[slot]) for slot in range(self._config.slots)),
             offered.commits.eq(~self.start),
             *self._sequences(offered),
-            queue.w_data.eq(offered),
-            queue.w_en.eq(rung),
+            queue.input.payload.eq(offered),
+            queue.input.valid.eq(rung),
             self.waiting.eq(queue.level),
-            self.output.valid.eq(queue.r_rdy),
-            Value.cast(self.output.payload).eq(queue.r_data),
-            queue.r_en.eq(self.output.ready),
         ]
-        with m.If(rung & ~queue.w_rdy):
+        connect(m, queue.output, flipped(self.output))
+        with m.If(rung & ~queue.input.ready):
             m.d.sync += self.overrun.eq(1)
         with m.If(self.clear):
             m.d.sync += self.overrun.eq(0)

@@ -4,7 +4,6 @@ from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Signal, Value
 from amaranth.lib import data, stream
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
@@ -13,6 +12,7 @@ from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.ram_cost import distributed_luts
 from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.blocks.shallow_fifo import ShallowFifo
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.control.program_memory import index_bits
 from edgedec.hw.isa.instructions import FIELDS, Opcode
@@ -92,20 +92,20 @@ class ReadIssue(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.queue = queue = SyncFIFO(width=self._read.size, depth=_QUEUED)
-        due = data.View(self._read, queue.r_data)
+        m.submodules.queue = queue = ShallowFifo(shape=self._read, depth=_QUEUED)
+        due = queue.output.p
         sinks = (self.ranges, self.entries)
         taken = [Signal(name=f"{name}_taken") for name in ("range", "entry")]
         offered = Signal()
         both = Signal()
         m.d.comb += [
-            queue.w_data.eq(Value.cast(self.reads.payload)),
-            queue.w_en.eq(self.reads.valid & ~self.stopped),
-            self.reads.ready.eq(queue.w_rdy & ~self.stopped),
-            offered.eq(queue.r_rdy & ~self.stopped),
+            Value.cast(queue.input.payload).eq(Value.cast(self.reads.payload)),
+            queue.input.valid.eq(self.reads.valid & ~self.stopped),
+            self.reads.ready.eq(queue.input.ready & ~self.stopped),
+            offered.eq(queue.output.valid & ~self.stopped),
             both.eq(Cat(taken_before | sink.ready for taken_before, sink in zip(taken, sinks, strict=True)).all()),
-            queue.r_en.eq(offered & both),
-            self.waiting.eq(queue.r_rdy),
+            queue.output.ready.eq(offered & both),
+            self.waiting.eq(queue.output.valid),
             *(self.ranges.p[name].eq(due[name]) for name in ("start", "beats")),
             *(self.entries.p[name].eq(due[name]) for name in ("destination", "beats", "spare")),
         ]

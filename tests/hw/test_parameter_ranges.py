@@ -25,6 +25,7 @@ from edgedec.hw.blocks.divider import Divider
 from edgedec.hw.blocks.fifo import Fifo
 from edgedec.hw.blocks.isqrt import Root
 from edgedec.hw.blocks.normalize import Normalize
+from edgedec.hw.blocks.shallow_fifo import ShallowFifo
 from edgedec.hw.blocks.vector_memory import VectorMemory
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.control.counters import CounterBlock
@@ -128,6 +129,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (ScoreCap, {"slots": 1, "lanes": 1, "bits": 20}, {"slots": SLOTS, "lanes": (1, 8), "bits": (2, 40)}),
     (ScoreMemory, SHAPE, {"query_bits": (8, 16)}),
     (SinkRouter, {"slots": 1, "depth": 2}, {"slots": SLOTS, "depth": DEPTH}),
+    (ShallowFifo, {"shape": 3, "depth": 2}, {"depth": (2, 64)}),
     (Softmax, {"slots": 1}, {"slots": SLOTS, "lanes": (1, 8)}),
     (SumsOfSquares, {"slots": 1}, {"slots": SLOTS}),
     (TableBuilder, {"beat_bytes": 4, "slots": 1}, {"slots": SLOTS}),

@@ -20,6 +20,7 @@ from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.credit_queue import CreditQueue
 from edgedec.hw.blocks.fifo import Fifo
 from edgedec.hw.blocks.register_slice import RegisterSlice
+from edgedec.hw.blocks.shallow_fifo import ShallowFifo
 from edgedec.hw.memory.axi import Response
 from edgedec.hw.memory.bursts import Bursts
 from edgedec.hw.memory.read_master import ReadMaster
@@ -153,6 +154,32 @@ def prove_fifo(kind: Any, depth: int = 3) -> None:
 
 def prove_deeper_fifo(kind: Any) -> None:
     prove_fifo(kind, 4)
+
+
+def prove_shallow_fifo(kind: Any) -> None:
+    """Items of 2 bits."""
+    depth = 4
+
+    def rules(m: Module, fifo: Any, free: Value) -> list[Value]:
+        inside = design.inside
+        begin, level = inside["begin"], fifo.level
+        ring(m, begin=begin, end=inside["end"], level=level, depth=depth)
+        m.d.comb += [Assert(fifo.output.valid == (level != 0)), Assert(fifo.input.ready == (level != depth))]
+        stays(m, [fifo.output.valid, fifo.output.ready, fifo.output.payload], assume=False, name="output")
+        keeps_order(
+            m,
+            entered=fifo.input.valid & fifo.input.ready,
+            given=Value.cast(fifo.input.payload),
+            took=fifo.output.valid & fifo.output.ready,
+            taken=Value.cast(fifo.output.payload),
+            free=free,
+            level=level,
+            place=lambda position: inside.word("memory", (begin + position)[:2]),
+        )
+        return [level == depth]
+
+    design = FormalDesign(kind(shape=2, depth=depth), rules, free=3)
+    prove(design, cycles=8, induction=2)
 
 
 def prove_credit_queue(kind: Any) -> None:
@@ -480,6 +507,7 @@ PROOFS = [
     (prove_small_queue, SyncFIFOBuffered),
     (prove_fifo, Fifo),
     (prove_deeper_fifo, Fifo),
+    (prove_shallow_fifo, ShallowFifo),
     (prove_credit_queue, CreditQueue),
     (prove_bursts, Bursts),
     (prove_bursts_with_flushes, Bursts),
@@ -506,6 +534,8 @@ PLANTED = [
     (prove_fifo, Fifo, "room.eq(level != depth - 1)", "room.eq(1)"),
     (prove_fifo, Fifo, "Mux(index == depth - 1, 0, index + 1)", "index + 1"),
     (prove_deeper_fifo, Fifo, "do_read.eq(nonempty & (~loaded | do_move))", "do_read.eq(nonempty)"),
+    (prove_shallow_fifo, ShallowFifo, "room.eq(after_end != begin)", "room.eq(1)"),
+    (prove_shallow_fifo, ShallowFifo, "self.output.valid.eq(after_begin != end)", "self.output.valid.eq(0)"),
     (prove_write_master, WriteMaster, "sending.w_en.eq(bus.awvalid & ~announced)", "sending.w_en.eq(bus.awvalid)"),
     (prove_write_master, WriteMaster, "depth=self._outstanding + 1)", "depth=self._outstanding)"),
     (prove_write_master, WriteMaster, "sending.r_en.eq(room & last &", "sending.r_en.eq(last &"),
