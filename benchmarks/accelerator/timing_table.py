@@ -70,7 +70,9 @@ def cases() -> dict[str, AcceleratorConfig]:
 
 
 def option_parts(config: AcceleratorConfig) -> list[str]:
-    """Return the parts that an option makes: those whose estimate is another one, or that are not there, without any."""
+    """Return the parts that an option or the context makes: those that the default context without options has not, or
+    whose estimate is another one there.
+    """
     without = replace(
         config,
         shared=False,
@@ -83,6 +85,7 @@ def option_parts(config: AcceleratorConfig) -> list[str]:
         taps=False,
         rough_head=0,
         sequences=1,
+        context=AcceleratorConfig().context,
     )
     plain = estimate(without).parts
     return [path for path, needs in estimate(config).parts.items() if needs != plain.get(path)]

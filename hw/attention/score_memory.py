@@ -130,7 +130,7 @@ class ScoreMemory(CostedComponent):
         m.submodules.scores = scores = memory.Memory(shape=entry, depth=2 * self._depth, init=[], attrs=attributes)
         write = scores.write_port()
         m.d.comb += [
-            write.addr.eq(word.index + word.bank * self._depth),
+            write.addr.eq(word.place),
             write.data.scores.eq(word.scores),
             write.data.visible.eq(word.visible),
             write.en.eq(word.valid),
@@ -187,7 +187,7 @@ class ScoreMemory(CostedComponent):
         return self._visible(m, left != 0, chosen)
 
     def _visible(self, m: Module, valid: Any, scores: list[Any]) -> Any:
-        """Return the registered word of scores with its place and visibility."""
+        """Return the registered word of scores with its address and visibility."""
         config, words = self.visibility, self._layout.positions // self._lanes
         per_lane = data.ArrayLayout(data.ArrayLayout(signed(self._sum_bits), self._slots), self._lanes)
         visibility_shape = data.ArrayLayout(data.ArrayLayout(1, self._slots), self._lanes)
@@ -196,7 +196,7 @@ class ScoreMemory(CostedComponent):
                 {
                     "scores": per_lane,
                     "visible": visibility_shape,
-                    "index": range(self._depth),
+                    "place": range(2 * self._depth),
                     "bank": 1,
                     "first": 1,
                     "last": 1,
@@ -220,10 +220,12 @@ class ScoreMemory(CostedComponent):
             committed_end.eq(_groups(config.committed, self._layout.positions) * words - 1),
         ]
         m.d.comb += [in_own.eq(own | none), last.eq(at == Mux(in_own, own_end, committed_end))]
-        m.d.sync += [word.valid.eq(valid), word.index.eq(index), word.bank.eq(bank)]
+        m.d.sync += [word.valid.eq(valid), word.place.eq(index + bank * self._depth), word.bank.eq(bank)]
         m.d.sync += [word.first.eq(index == 0), word.last.eq(in_own & last)]
+        own_bits = (self._layout.groups(self._slots) * self._layout.positions - 1).bit_length()
         for lane, line in enumerate(scores):
             position = Cat(Const(lane, (self._lanes - 1).bit_length()), at)
+            key = position[:own_bits]  # an own position has no bit above them
             for slot in range(self._slots):
                 if self._several:
                     committed = (position < config.ends[slot]) & (position >= config.first[slot])
@@ -231,9 +233,7 @@ class ScoreMemory(CostedComponent):
                     inside = (position >= config.first[slot]) | (position < config.sinks)
                     committed = (position < config.committed) & inside
                 # Beyond the own keys the last one's bit is read, and not used.
-                masked = (position < config.own) & Array([config.mask[slot][key] for key in range(self._slots)])[
-                    position
-                ]
+                masked = (key < config.own) & Array([config.mask[slot][number] for number in range(self._slots)])[key]
                 m.d.sync += word.visible[lane][slot].eq(Mux(in_own, masked, committed))
                 m.d.sync += word.scores[lane][slot].eq(line[slot])
         with m.If(valid):
