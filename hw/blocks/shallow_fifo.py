@@ -16,9 +16,8 @@ __all__ = ["ShallowFifo"]
 
 
 class ShallowFifo(CostedComponent):
-    """A first-in, first-out queue. Registers say whether it has an entry, and whether it has room.
-
-    ``amaranth.lib.fifo.SyncFIFO`` compares its level for that, and counts it after the transfers with a carry chain.
+    """A first-in, first-out queue. Registers say whether it has an entry, and room; a ``SyncFIFO`` compares its level for
+    that, which it counts behind the transfers with a carry chain.
 
     Parameters:
         shape: shape of the payload.
@@ -58,8 +57,7 @@ class ShallowFifo(CostedComponent):
         begin, end = (Signal(range(self._depth), name=name) for name in ("begin", "end"))
         after_begin, after_end = _after(begin), _after(end)
         room = Signal(init=1)
-        writes = Signal()
-        reads = Signal()
+        writes, reads = Signal(), Signal()
         m.d.comb += [
             self.input.ready.eq(room),
             writes.eq(self.input.valid & room),
@@ -83,5 +81,5 @@ class ShallowFifo(CostedComponent):
 
 
 def _after(index: Signal) -> Value:
-    """Return the next index, without a carry chain, which synthesis cannot merge with the logic around it."""
+    """Return the next index without a carry chain, which is not merged with the logic around it."""
     return Cat(~index[0], *(index[at] ^ index[:at].all() for at in range(1, len(index))))

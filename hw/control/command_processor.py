@@ -14,6 +14,7 @@ from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.config import PASSES_AHEAD, AcceleratorConfig
 from edgedec.hw.control.dispatcher import UNITS, Dispatcher
 from edgedec.hw.control.front_end import FrontEnd
+from edgedec.hw.control.instruction_check import over
 from edgedec.hw.control.pass_queue import ADDRESSES, PassQueue, of_several, operation, registers_in
 from edgedec.hw.control.program_memory import ProgramMemory
 from edgedec.hw.control.read_issue import ReadIssue, ranges, read_errors
@@ -312,7 +313,7 @@ class CommandProcessor(CostedComponent):
         m.d.sync += [
             too_short.eq(length < INSTRUCTION_BYTES),
             uneven.eq(length[: beats_log2(INSTRUCTION_BYTES)].any() | (word_count < 2)),
-            too_long.eq(word_count > self._config.instructions + 1),
+            too_long.eq(over(word_count, self._config.instructions + 1)),
         ]
         m.d.comb += [
             memory.words.eq(words),

@@ -9,7 +9,7 @@ from edgedec.hw.blocks.instruction_layouts import layout
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Destination, Opcode, Sink, When
 
-__all__ = ["out_of_range", "violations"]
+__all__ = ["out_of_range", "over", "violations"]
 
 
 def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
@@ -53,8 +53,18 @@ def violations(config: AcceleratorConfig, bits: Value) -> list[tuple[Value, list
     ]
 
 
+def over(count: Value, most: int) -> Value:
+    """Return ``count > most`` without a carry chain, before which synthesis would put other logic."""
+    bits = range(len(count))
+    if most >= (1 << len(count)) - 1:
+        return Const(0)
+    higher = (Cat(count[at], *(count[up] for up in bits[at:] if most >> up & 1)) for at in bits if not most >> at & 1)
+    found: Value = Cat(one.all() for one in higher).any()
+    return found
+
+
 def _none_or_over(count: Value, most: int) -> list[Value]:
-    return [count == 0, count > most]
+    return [count == 0, over(count, most)]
 
 
 def _grouped(view: Any, config: AcceleratorConfig) -> list[Value]:
@@ -82,5 +92,5 @@ def _matrix(view: Any, config: AcceleratorConfig) -> list[Value]:
         view.sink > max(Sink),
         view.int8 & (not config.per_row),
         ~view.int8 & (view.planes == 0),
-        ~view.int8 & (view.group_blocks > most_group_blocks),
+        ~view.int8 & over(view.group_blocks, most_group_blocks),
     ]

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.sim import Simulator
 
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.control.instruction_check import out_of_range
+from edgedec.hw.control.instruction_check import out_of_range, over
 from edgedec.hw.isa.instructions import Instruction, Opcode, pack
 
 CONFIG = AcceleratorConfig(
@@ -98,3 +98,18 @@ def test_missing_capabilities_of_the_configuration_are_refused() -> None:
     mantissas, int8 = changed(Opcode.MATRIX, group_blocks=1), changed(Opcode.MATRIX, int8=1)
     assert refused(PLAIN, [changed(Opcode.MATRIX), mantissas, int8]) == [False, True, True]
     assert refused(CONFIG, [mantissas, int8]) == [False, False]
+
+
+def test_over_compares_with_every_number() -> None:
+    count, m, mosts = Signal(4), Module(), range(18)
+    found = Signal(len(mosts))
+    m.d.comb += found.eq(Cat(over(count, most) for most in mosts))
+
+    async def look(ctx: Any) -> None:
+        for number in range(16):
+            ctx.set(count, number)
+            assert ctx.get(found) == sum((number > most) << most for most in mosts)
+
+    simulator = Simulator(m)
+    simulator.add_testbench(look)
+    simulator.run()

@@ -43,7 +43,7 @@ tiny datapath.attention.coder 239 229 0 0 1
 tiny datapath.attention.queries 97 113 1 0 0
 tiny datapath.attention.keys 96 93 1 0 0
 tiny datapath.attention.values 96 93 1 0 0
-tiny datapath.attention.heads 1315 1705 1 0 3
+tiny datapath.attention.heads 1338 1706 1 0 3
 tiny datapath.quantize.norm 591 1076 0 0 2
 tiny datapath.quantize.maximum 48 57 0 0 0
 tiny datapath.quantize.memory 31 50 1 0 0
@@ -55,7 +55,7 @@ tiny datapath.logits 1306 1685 3 0 3
 tiny datapath.sinks 36 103 0 0 0
 tiny datapath.constants 186 521 8 0 0
 small registers 1397 1051 0 0 0
-small control 1857 2146 8 0 0
+small control 1900 2150 8 0 0
 small prefetcher 724 841 0 2 0
 small router 240 231 0 0 0
 small writer 419 395 3 0 0
@@ -76,7 +76,7 @@ small datapath.attention.coder 830 844 0 0 4
 small datapath.attention.queries 126 309 2 0 0
 small datapath.attention.keys 121 225 1 0 0
 small datapath.attention.values 121 225 1 0 0
-small datapath.attention.heads 4285 5947 5 0 12
+small datapath.attention.heads 4264 5957 5 0 12
 small datapath.attention.glue 517 698 0 0 0
 small datapath.quantize.norm 1009 2034 0 0 8
 small datapath.quantize.maximum 180 213 0 0 0
