@@ -21,7 +21,7 @@ __all__ = ["VENDORED", "write_runtime"]
 # File in ``vendor`` -> file of the site. Modules end in .js there, the only ending to which every server gives a type with
 # which a browser runs them.
 VENDORED = {
-    "tokenizers/tokenizers.mjs": "vendor/tokenizers.js",
+    "tokenizers/tokenizers.min.mjs": "vendor/tokenizers.js",
     "tokenizers/LICENSE": "vendor/tokenizers.LICENSE.txt",
     "jinja/index.js": "vendor/jinja.js",
     "jinja/LICENSE": "vendor/jinja.LICENSE.txt",
