@@ -238,11 +238,13 @@ def test_tokens_of_a_gemma_3_equal_the_integer_model() -> None:
 
 @pytest.mark.nightly(sample=1)
 @pytest.mark.rtl
-@pytest.mark.parametrize(("slots", "beat_bytes", "ports"), [(2, 8, 2), (1, 4, 1), (3, 16, 1)])
-def test_tokens_of_a_rough_head_equal_the_integer_model(slots: int, beat_bytes: int, ports: int) -> None:
+@pytest.mark.parametrize(
+    ("planes", "slots", "beat_bytes", "ports"), [(2, 2, 8, 2), (1, 2, 8, 2), (2, 1, 4, 1), (1, 3, 16, 1)]
+)
+def test_tokens_of_a_rough_head_equal_the_integer_model(planes: int, slots: int, beat_bytes: int, ports: int) -> None:
     """Score candidates again from the norm that the accelerator writes, with whole rows and without."""
     graph, weights = float_model(TernaryScheme(), {**SHAPE, "tie_word_embeddings": True})
-    model = roughened(weights, prepared(graph, weights), 3)
+    model = roughened(weights, prepared(graph, weights), 3, planes)
     members = {"beat_bytes": beat_bytes, "ports": ports, "slots": slots, "tile_rows": 20, "prefetch_beats": 16}
     config = config_for(model, **members, context=16, top_k=3, ultra=False, clock_hz=1e6)
     program = compile_model(model, config)
