@@ -210,7 +210,7 @@ class AcceleratorConfig:
 
     @property
     def tied(self) -> bool:
-        """Whether matrices may have two planes of which the first counts three times."""
+        """True if matrices may have two planes of which the first counts three times."""
         return self.rough_head == 2
 
     @property
