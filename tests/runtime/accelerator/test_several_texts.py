@@ -25,6 +25,7 @@ from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.batch import BatchDefaults, read_batch, run_batch
 from edgedec.runtime.session.session import Session
 from edgedec.runtime.targets.accelerator import ProgramTarget
+from tests.runtime.accelerator.support import make_board_bundle
 from tests.runtime.accelerator.support.tiny_config import CONFIG
 from tests.runtime.server.support.serving import serving
 
@@ -174,3 +175,25 @@ def test_a_batch_is_answered_in_shared_passes(tmp_path: Path) -> None:
         answers.append([json.loads(line)["text"] for line in output.read_text().splitlines()])
     assert answers[0] == answers[1]
     assert passes[1] < 0.6 * passes[0]
+
+
+@pytest.mark.thorough
+def test_texts_of_a_board_bundle_share_passes(tmp_path: Path) -> None:
+    make_parts = tmp_path / "parts"
+    make_parts.mkdir()
+    bundle = make_board_bundle.make(make_parts, sequences=2).write(tmp_path / "board.edgedec")
+    prompts = [np.array([first, 5, 7], np.int32) for first in (3, 4)]
+
+    def passes(session: Session) -> int:
+        assert isinstance(session.target, ProgramTarget)
+        return session.target.counters.passes
+
+    with Session.open(bundle, device="interpreter", ctx_size=32) as session:
+        single = [session.generate(ids, n_predict=8, sampling=sampling(0), ignore_eos=True).tokens for ids in prompts]
+        alone = passes(session)
+    with Session.open(bundle, device="interpreter", ctx_size=32, sequences=2) as session:
+        streams = [session.stream(ids, n_predict=8, sampling=sampling(0), ignore_eos=True) for ids in prompts]
+        for stream in streams:
+            "".join(stream)
+        assert [stream.answer.tokens for stream in streams] == single
+        assert passes(session) < 0.75 * alone

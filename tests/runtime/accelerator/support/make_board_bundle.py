@@ -76,6 +76,7 @@ def make(
     template: str | None = "{{ messages }}",
     rough: bool = False,
     tied: bool = False,
+    sequences: int = 1,
 ) -> Parts:
     """Make bundle, program and the files of a board's build, in an empty folder."""
     bundle = write_source(folder / "source", kind, seed=seed, ids=ids, template=template, tied=tied)
@@ -83,7 +84,7 @@ def make(
     weights = {name: bundle.weight(name) for name in graph.weights}
     model = prepared(graph, weights)
     model = roughened(weights, model, 16) if rough else model
-    program = compile_model(model, config_for(model, context=64, slots=2), bundle=bundle.sha256)
+    program = compile_model(model, config_for(model, context=64, slots=2, sequences=sequences), bundle=bundle.sha256)
     (folder / "top.bit").write_bytes(BITSTREAM)
     write_hwh(program.config, folder / "top.hwh", family="zynq-ultrascale+", rtlil_hash=RTLIL_HASH)
     return Parts(bundle=bundle, program=program, bitstream=folder / "top.bit", hwh=folder / "top.hwh")
