@@ -98,7 +98,7 @@ class AcceleratorLender:
     """
 
     flight: ref[Flight] | None = None
-    alone = True
+    frees_host = True
     lent = False
 
     def __init__(
@@ -125,6 +125,12 @@ class AcceleratorLender:
         """Return the state of a sequence; None if it is not one of this target."""
         return state if isinstance(state, ProgramState) and state.owner is self._owner else None
 
+    def joins(self, texts: int, *, guesses: bool) -> bool:
+        """Return whether a pass may have rows of so many texts: of several, if no rows of theirs have to be moved."""
+        return texts == 1 or (
+            not guesses and texts <= min(self._driver.program.config.sequences, len(self._driver.parts))
+        )
+
     @property
     def top_k(self) -> int:
         """Likeliest tokens of a row that passes can return in the place of whole rows."""
@@ -135,7 +141,7 @@ class AcceleratorLender:
         self.arguments.likeliest = top_k
 
     def lend(self) -> None:
-        """Prepare for passes of the loop. The device has the rows of the state that they follow.
+        """Prepare for passes of the loop over the selected part of the cache, and over those of earlier calls.
 
         Raises:
             DeviceError: the device cannot be brought to rest; or a commit of the last call has failed.
@@ -183,10 +189,11 @@ class AcceleratorLender:
             "positions": np.zeros(slots, np.int64),
             "visible": np.zeros(slots, np.uint64),
             "sequences": np.zeros((slots, 2), np.int64),
+            "groups": np.zeros(slots, np.int32),
             "logits": self._rows.lend(),
             "found_ids": np.zeros((slots, self.top_k), np.int32),
         }
-        tables, results = np.zeros((1, 1), np.int32), np.zeros(slots, np.int64)
+        results = np.zeros(slots, np.int64)
         self._sequences = arrays["sequences"]
         own = self._arguments = self._own_arguments(arrays)
         address, function = ctypes.addressof(own), self._library.function
@@ -196,7 +203,7 @@ class AcceleratorLender:
             row_positions=arrays["positions"].ctypes.data,
             result_rows=results.ctypes.data,
             **{name: arrays[name].ctypes.data for name in ("visible", "sequences", "logits", "found_ids")},
-            table=tables.ctypes.data,
+            table=arrays["groups"].ctypes.data,
             vocab=vocab,
             rows=slots,
             submit=ctypes.cast(function("edgedec_loop_accelerator_submit"), SUBMIT),
@@ -224,7 +231,7 @@ class AcceleratorLender:
             move_error=self._failed,
             logits=arrays["logits"],
             after_call=self._after_call,
-            alive=(*arrays.values(), tables, results, own, table, scales),
+            alive=(*arrays.values(), results, own, table, scales),
         )
 
     def _own_arguments(self, arrays: dict[str, NDArray[Any]]) -> AcceleratorArguments:
@@ -235,7 +242,8 @@ class AcceleratorLender:
         places = _places(program)
         arguments = AcceleratorArguments(
             **{name: array.ctypes.data for name, array in arrays.items()},
-            **register_places(),
+            **register_places(several=config.sequences > 1),
+            group_positions=config.kv_layout.positions,
             poll_seconds=self._access.poll_s,
             patience_seconds=driver.max_cycles / driver.device.clock_hz,
             clock_hz=driver.device.clock_hz,

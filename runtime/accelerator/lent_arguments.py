@@ -64,7 +64,7 @@ class AcceleratorArguments(ctypes.Structure):
     """``AcceleratorArguments`` of accelerator.hpp."""
 
     _fields_ = (
-        *members(c_void_p, "embed", "positions", "visible", "sequences", "logits", "found_ids"),
+        *members(c_void_p, "embed", "positions", "visible", "sequences", "groups", "logits", "found_ids"),
         *(("found", c_int64), ("seconds", c_double), ("registers", c_void_p)),
         *(("read", READ), ("write", WRITE), ("wait", WAIT_S), ("flush", FLUSH), ("fetch", FETCH)),
         *(("flush_files", _CacheFiles), ("fetch_files", _CacheFiles), ("cache_instructions", c_int64)),
@@ -72,22 +72,23 @@ class AcceleratorArguments(ctypes.Structure):
         *members(c_int64, "owner_at", "parameters_at", "position_at", "mask_at", "commit_slots_at"),
         *members(c_int64, "control_at", "status_at", "events_at", "counters_at"),
         *members(c_int64, "committed_shift", "logits_shift", "start_bit", "commit_bit", "latch_bit", "clear_bit"),
-        *members(c_int64, "busy_bits", "done_bit", "error_bit", "committed_bit", "owner"),
+        *members(c_int64, "busy_bits", "done_bit", "error_bit", "committed_bit"),
+        *members(c_int64, "begins_at", "group_at", "later_at", "owner"),
         *members(c_void_p, "input", "places"),
         *members(c_int64, "input_bytes", "port_bytes", "slots", "width", "item_bytes"),
         *(("rows_start", c_int64), *members(c_double, "scale", "per_unit", "most")),
         *(("angles", c_void_p * _MOST_TURNS), ("angles_start", c_int64 * _MOST_TURNS)),
         *members(c_int64, "turns", "pairs"),
         *(("output", c_void_p), *members(c_int64, "top_k", "vocab", "ids", "logit_exponent", "rows_at", "row_bytes")),
-        *(("likeliest", c_int64), ("head", HeadRowArguments), ("estimate", ESTIMATE)),
+        *(("likeliest", c_int64), ("head", HeadRowArguments), ("estimate", ESTIMATE), ("group_positions", c_int64)),
         *(*members(c_int64, "passes", "rows", "commits"), ("busy_seconds", c_double)),
         ("counters", c_int64 * len(COUNTS)),
-        *members(c_int64, "accesses", "quiet", "pending", "chained", "moved_after", "failure", "written"),
+        *members(c_int64, "accesses", "quiet", "pending", "chained", "moved_after", "failure", "written", "running"),
     )
 
 
-def register_places() -> dict[str, int]:
-    """Return the places of the registers, and the bits of their fields."""
+def register_places(*, several: bool) -> dict[str, int]:
+    """Return the places of the registers, also of those of ``several`` sequences, and the bits of their fields."""
     offsets = REGISTER_MAP.offsets()
     places = {
         "owner_at": OWNER_REGISTER,
@@ -99,6 +100,11 @@ def register_places() -> dict[str, int]:
         "status_at": "status",
         "events_at": "interrupt_status",
         "counters_at": f"counter_{COUNTS[0]}",
+        **(
+            {"begins_at": "sequence_begins", "group_at": "sequence_group", "later_at": "later_committed"}
+            if several
+            else {}
+        ),
     }
     shifts = {field.name: lsb for field, lsb in REGISTER_MAP["pass_parameters"].positions()}
     return {name: offsets[register] for name, register in places.items()} | {

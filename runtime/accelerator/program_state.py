@@ -13,8 +13,6 @@ from edgedec.runtime.protocols import I32, State
 
 __all__ = ["ProgramState", "StateOwner"]
 
-_BLOCKS = np.zeros((1, 1), np.int32)  # a sequence has the whole cache as its one block
-
 
 @dataclass(frozen=True, kw_only=True)
 class StateOwner:
@@ -23,14 +21,14 @@ class StateOwner:
     Members:
         commit: commits rows of the last pass.
         truncated: notes that a state has lost rows.
-        lend: makes the device hold a state's rows, for passes of the compiled loop.
+        lend: makes the device hold a state's rows, for passes of the compiled loop, and returns their first group there.
         returned: notes that the compiled loop has committed further rows.
         goes_back: whether a state can go back to every row.
     """
 
     commit: Callable[[ProgramState, I32], None]
     truncated: Callable[[ProgramState], None]
-    lend: Callable[[ProgramState], None]
+    lend: Callable[[ProgramState], int]
     returned: Callable[[ProgramState, list[Row]], None]
     goes_back: bool
 
@@ -55,6 +53,7 @@ class ProgramState:
         self.commit_seconds: float | None = 0.0
         self.slot: int | None = None
         self.land: Callable[[], None] | None = None
+        self._blocks = np.zeros((1, 1), np.int32)
 
     def commit(self, nodes: I32) -> None:
         self._land()
@@ -89,13 +88,15 @@ class ProgramState:
     def reserve(self, rows: int) -> tuple[I32, int]:
         """Make the device hold the rows. Return the table of blocks, int32 [1, 1], and the number of blocks in it.
 
+        A sequence has its part of the cache as its one block, whose number is that of the part's first group.
+
         Raises:
             DeviceError: the rows had to run again, and failed.
         """
         self._land()
         self.last = []
-        self.owner.lend(self)
-        return _BLOCKS, 1
+        self._blocks[0, 0] = self.owner.lend(self)
+        return self._blocks, 1
 
     def advance(self, length: int, text: I32, *, held: bool = False) -> None:
         """Note that the compiled loop has committed all rows up to ``length``, which are the first tokens of ``text``."""

@@ -95,11 +95,12 @@ class DeviceRows:
         held = self._of(owner)
         return held is not None and held.same and held.part.length == len(held.rows) == len(rows)
 
-    def extend(self, owner: object, rows: Sequence[Row]) -> None:
-        """Note that the compiled loop has committed rows after those that the device has of ``owner``."""
+    def extend(self, owner: object, rows: Sequence[Row]) -> CachePart:
+        """Note that the compiled loop has committed rows after those that the device has of ``owner``. Return its part."""
         held = self._of(owner)
         assert held is not None, "it was lent"
         held.rows += rows
+        return held.part
 
     def bring(self, wanted: Sequence[tuple[object, Sequence[Row]]]) -> list[CachePart]:
         """Make the device have exactly the rows of some states. What a part has of them stays, and the others run again.

@@ -15,7 +15,6 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.graph.capacity import reach
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.isa.sequences import SequenceRows
 from edgedec.runtime.driver.failures import named, taken_text
 from edgedec.runtime.driver.identity import Gateware, check_identity
 from edgedec.runtime.driver.limits import watchdog_cycles
@@ -406,14 +405,11 @@ class Driver(Outputs):
         self.land()
         self._recover()
         self._begin([self.part])
-        steps = self._places.of_pass([SequenceRows(slots=1, committed=self.length, group=self.part.group)])
+        self._places.forget()  # the loop writes these registers
         if self._input is not self._inputs[0]:
-            steps += self.registers.writes(ADDRESS_REGISTERS["input"], self._inputs[0].address)
-        if steps:
-            self._input = None  # until it is known that they were carried out
-            self._perform([*self._owned(), *steps])
+            self._input = None  # until it is known that it was written
+            self._perform([*self._owned(), *self.registers.writes(ADDRESS_REGISTERS["input"], self._inputs[0].address)])
             self._input = self._inputs[0]
-            self._places.sent()
 
     def returned(self, length: int) -> None:
         """Take the device back from the compiled loop, with ``length`` committed positions."""

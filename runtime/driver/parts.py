@@ -116,6 +116,10 @@ class PlaceRegisters:
         """Return the steps that say whose slots are committed. After they were carried out, call ``sent``."""
         return self._changes({("sequence_group", 0): part.group})
 
+    def forget(self) -> None:
+        """Note that the registers may have other values."""
+        self._known = {}
+
     def sent(self) -> None:
         """Note that the registers have the values of the last steps."""
         self._known |= self._sent

@@ -68,6 +68,7 @@ class Accelerator {
     explicit Accelerator(AcceleratorArguments& arguments) : own_(arguments) {}
 
     void start(int64_t rows) {
+        own_.running = rows;
         fill(rows);
         if (own_.cache_instructions) maintain(own_.input, own_.input_bytes, false);
         if (own_.flush) called(own_.flush());
@@ -78,7 +79,7 @@ class Accelerator {
 
     void finish() {
         own_.seconds = 0;
-        const int64_t rows = running_rows();
+        const int64_t rows = own_.running;
         end(own_.likeliest ? result_bytes() : output_bytes(), rows);
         own_.found = own_.likeliest ? std::min(own_.top_k, own_.vocab) : 0;
         if (own_.likeliest && read_best(rows)) return;
@@ -106,8 +107,6 @@ class Accelerator {
     }
 
   private:
-    // The number of rows of the running pass is that of the last sequence that was written.
-    int64_t running_rows() const { return own_.sequences[0]; }
     int64_t result_bytes() const { return kResultBytes * own_.slots * (1 + own_.top_k); }
     int64_t output_bytes() const { return own_.rows_at + own_.vocab * own_.row_bytes; }
 
@@ -144,9 +143,31 @@ class Accelerator {
     void ring_pass(int64_t rows, int64_t logits) {
         const int64_t past = own_.sequences[1];
         write(own_.parameters_at, rows | past << own_.committed_shift | logits << own_.logits_shift);
+        if (own_.begins_at) write_sequences(rows);
         for (int64_t row = 0; row < rows; ++row) write(own_.position_at + 4 * row, own_.positions[row]);
-        for (int64_t row = 0; row < rows; ++row) write(own_.mask_at + 4 * row, static_cast<int64_t>(own_.visible[row]));
+        for (int64_t row = 0, at = 0, first = 0; row < rows; ++row) {  // a mask begins with the first row of its sequence
+            while (row >= first + own_.sequences[2 * at]) first += own_.sequences[2 * at++];
+            write(own_.mask_at + 4 * row, static_cast<int64_t>(own_.visible[row] << first));
+        }
         ring(own_.start_bit, own_.done_bit);
+    }
+
+    void write_sequences(int64_t rows) {
+        int64_t begins = 0, first = 0;
+        for (int64_t at = 0; first < rows; first += own_.sequences[2 * at++]) {
+            if (at) begins |= int64_t{1} << first, write(own_.later_at + 4 * (at - 1), own_.sequences[2 * at + 1]);
+            write(own_.group_at + 4 * at, own_.groups[at]);
+        }
+        write(own_.begins_at, begins);
+    }
+
+    // Returns the committed positions that a pass reads: several sequences begin with a group each.
+    int64_t positions_read(int64_t rows) const {
+        if (own_.sequences[0] == rows) return own_.sequences[1];
+        int64_t groups = 0, first = 0;
+        for (int64_t at = 0; first < rows; first += own_.sequences[2 * at++])
+            groups += (own_.sequences[2 * at + 1] + own_.group_positions - 1) / own_.group_positions;
+        return groups * own_.group_positions;
     }
 
     // Queues what the registers describe. Events and counters begin with it, but for a pass that follows a commit whose end was not
@@ -244,7 +265,7 @@ class Accelerator {
             if (!at) cycles = count;
         }
         const bool estimated = rows && !cycles && own_.estimate;
-        const double seconds = estimated ? own_.estimate(rows, own_.sequences[1]) : static_cast<double>(cycles) / own_.clock_hz;
+        const double seconds = estimated ? own_.estimate(rows, positions_read(rows)) : static_cast<double>(cycles) / own_.clock_hz;
         own_.seconds += seconds;
         own_.busy_seconds += seconds;
         own_.passes += rows > 0;

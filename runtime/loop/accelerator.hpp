@@ -46,6 +46,7 @@ struct AcceleratorArguments {
     const int64_t* positions;
     const uint64_t* visible;
     const int64_t* sequences;
+    const int32_t* groups;  // the table of blocks: the block of a sequence is the first group of its rows in the cache
     float* logits;
     int32_t* found_ids;
     int64_t found;   // ids of each row; 0: whole rows
@@ -66,6 +67,7 @@ struct AcceleratorArguments {
     // Places of registers, bits of their fields, and the address of the output buffer, which shows whose the accelerator is.
     int64_t owner_at, parameters_at, position_at, mask_at, commit_slots_at, control_at, status_at, events_at, counters_at;
     int64_t committed_shift, logits_shift, start_bit, commit_bit, latch_bit, clear_bit, busy_bits, done_bit, error_bit, committed_bit;
+    int64_t begins_at, group_at, later_at;  // places of the registers of several sequences; 0: there are none
     int64_t owner;
     // The input buffer: rows of the residual, then tables of angles. `places` has the offset of each piece of `port_bytes` in the
     // memory, which is dealt out to the read ports.
@@ -79,10 +81,11 @@ struct AcceleratorArguments {
     // The output buffer: scales [slots], the likeliest [top_k][slots], and whole rows of `row_bytes` for each id from `rows_at` on.
     const uint8_t* output;
     int64_t top_k, vocab, ids, logit_exponent, rows_at, row_bytes;
-    int64_t likeliest;  // tokens of each row that the text needs; 0: whole rows
+    int64_t likeliest;  // tokens of each row that the texts need; 0: whole rows
     HeadRows head;      // the rows that score a rough head's tokens again; `logit_exponent` is then theirs
     // Returns the seconds of a pass, for a device without a clock; null: it has one.
     double (*estimate)(int64_t rows, int64_t past);
+    int64_t group_positions;  // positions of a group of the cache; several sequences read whole groups
     // The work so far: passes with their rows, commits, the seconds of both, and the sums of their counters.
     int64_t passes, rows, commits;
     double busy_seconds;
@@ -95,6 +98,7 @@ struct AcceleratorArguments {
     int64_t moved_after;      // committed positions before the rows that the last commit moves
     int64_t failure;          // a `PassFailure`
     int64_t written;          // rows of the input buffer that are not zero
+    int64_t running;          // rows of the last pass
 };
 
 // Returns what is out of range; null: nothing is.

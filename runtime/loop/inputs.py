@@ -121,18 +121,21 @@ class Lender(Protocol):
 
     Members:
         flight: the rounds that run on the target now, which end before it is used; None: there are none.
-        alone: True if a pass has rows of one sequence only.
+        frees_host: True if passes leave the host free, so that long ones run while it reads the tokens of those before.
         top_k: likeliest tokens of a row that passes can return in the place of whole rows; 0: none.
     """
 
     flight: ref[Flight] | None
-    alone: bool
+    frees_host: bool
 
     @property
     def top_k(self) -> int: ...
 
     def want(self, top_k: int) -> None:
         """Let passes return the ``top_k`` likeliest tokens of each row; 0: whole rows."""
+
+    def joins(self, texts: int, *, guesses: bool) -> bool:
+        """Return whether a pass may have rows of so many texts, with ``guesses`` or without."""
 
     @property
     def inputs(self) -> LoopInputs:

@@ -140,6 +140,6 @@ def model_handle(
     library = loop.load()
     lender: Lender | None = target.compiled if isinstance(target, CompiledParts) else None
     own = None if library is None or lender is None else lender.own(state)
-    if library is None or lender is None or lender.alone or own is None or not own.goes_back:
+    if library is None or lender is None or not lender.joins(2, guesses=True) or own is None or not own.goes_back:
         return None
     return ModelHandle(library, lender, own, tokens, end=end, ids=ids, limits=limits, alone=alone)

@@ -87,6 +87,9 @@ class TextRounds {
         return !ended_ && written_ < text_.most_tokens;
     }
 
+    // Number of rounds that have finished.
+    int64_t rounds() const { return text_.rounds; }
+
     bool stop(Stop reason) {
         text_.stop = static_cast<int64_t>(reason);
         return false;
@@ -166,7 +169,10 @@ class Rounds {
         call_.pass_began[number] = seconds_between(Clock::time_point(), filled);
         bool goes_on = true;
         for (const auto& text : texts_) goes_on = text->accept() && goes_on;
-        if (call_.follower) goes_on = call_.follower->finish() && goes_on;
+        // A reader takes a round of all texts. One that some of them lack is for it as if it had not been.
+        const auto has = [number](const auto& text) { return text->rounds() > number; };
+        if (call_.follower && std::all_of(texts_.begin(), texts_.end(), has))
+            goes_on = call_.follower->finish() && goes_on;
         return goes_on;
     }
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedec.errors import CacheFullError, DeviceError
-from edgedec.runtime.loop.flight import Flight
+from edgedec.runtime.loop.flight import Flight, FlownText
 from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.loop.rounds import MOST_ROUNDS, Stop
 from edgedec.runtime.protocols import F32, Request
 from edgedec.runtime.rounds.compiled_text import DoneRounds, NextRounds, Together, say_python
 
 __all__ = ["run_rounds"]
+
+_LONG_SECONDS = 0.004  # a pass during which the tokens of the one before are read, also where readers would wait
 
 
 def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | None:
@@ -30,23 +32,23 @@ def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | No
     """
     lead = plans[0].text
     if (done := _read_flight(plans)) is not None:
-        return [done]
+        return done
     inputs = lead.lender.inputs
     rows = lead.nodes if len(plans) == 1 else sum([plan.nodes for plan in plans])
     if rows > inputs.arguments.rows:
         say_python(f"a pass has room for {inputs.arguments.rows} rows, and the texts together may have {rows}")
         return None
-    if len(plans) > 1 and lead.lender.alone:
-        say_python("a pass has rows of one text only")
+    if not lead.lender.joins(len(plans), guesses=any(plan.depth for plan in plans)):
+        say_python("a pass has rows of one text only, or of fewer without guesses")
         return None
     if len(plans) > 1 and any(plan.depth and plan.text.draft.alone for plan in plans):
         say_python("several texts share the passes of a large draft model")
         return None
     together, rounds = _together(inputs, plans), _rounds(plans)
-    if rounds == 1 and _may_fly(plans):
-        together.flight, rounds_ahead = _flight(together, plans[0])
+    if (rounds == 1 or (len(plans) > 1 and lead.pass_seconds > _LONG_SECONDS)) and _may_fly(plans):
+        together.flight, rounds_ahead = _flight(together, plans)
         if together.flight.start(rounds_ahead, lead.request.pause) and (done := _read_flight(plans)) is not None:
-            return [done]
+            return done
     _prepare(plans, rounds)
     try:
         count = together.call.run(rounds, _seconds(plans), lead.request.pause)
@@ -60,7 +62,8 @@ def run_rounds(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | No
 def _prepare(plans: Sequence[NextRounds], rounds: int) -> int:
     """Take the room for so many rounds, and set the arguments of the texts. Return for how many there is room."""
     rounds = _reserve(plans, rounds)
-    plans[0].text.lender.want(plans[0].text.request.top_k)
+    wanted = [plan.text.request.top_k for plan in plans]
+    plans[0].text.lender.want(max(wanted) if all(wanted) else 0)  # a text that needs whole rows gets them
     for plan in plans:
         plan.text.rounds.set_text(plan.length, plan.tokens)
         plan.text.rounds.set_size(plan.nodes, plan.depth)
@@ -69,39 +72,41 @@ def _prepare(plans: Sequence[NextRounds], rounds: int) -> int:
 
 
 def _may_fly(plans: Sequence[NextRounds]) -> bool:
-    """Return whether the rounds of a text may go on while its tokens are read."""
-    plan = plans[0]
-    alone = len(plans) == 1 and plan.state.slot is None and plan.state.goes_back
-    return alone and plan.tokens > 1 and _seconds(plans) > 0 and bool(plan.text.passes)
+    """Return whether the rounds of texts may go on while their tokens are read; those of several have no guesses."""
+    lead = plans[0]
+    if len(plans) > 1 and not lead.text.lender.frees_host:
+        return False
+    back = all(plan.state.slot is None and plan.state.goes_back and plan.tokens > 1 for plan in plans)
+    return back and _seconds(plans) > 0 and bool(lead.text.passes)
 
 
-def _flight(together: Together, plan: NextRounds) -> tuple[Flight, int]:
-    """Return rounds of a text that go on while its tokens are read, and their number. They have not begun."""
-    text, rounds = plan.text, MOST_ROUNDS
-    if plan.depth:
-        rounds = min(rounds, text.steady, text.left or rounds)
-    rounds = _prepare([plan], rounds)
-    lent = [(text.lender, plan.state), *(text.draft.lent if plan.depth else ())]
-    text.flown = plan.nodes, plan.depth, plan.growth
-    if not plan.depth:
-        return Flight(together.call, lent, plan.length, text.ids), rounds
-    return Flight(together.call, lent, plan.length, text.ids, text.draft.finish), rounds
+def _flight(together: Together, plans: Sequence[NextRounds]) -> tuple[Flight, int]:
+    """Return rounds of texts that go on while their tokens are read, and their number. They have not begun."""
+    lead, rounds = plans[0], MOST_ROUNDS
+    if lead.depth:
+        rounds = min(rounds, lead.text.steady, lead.text.left or rounds)
+    rounds = _prepare(plans, rounds)
+    flown = [FlownText(plan.text.rounds, plan.state, plan.text.ids, plan.length) for plan in plans]
+    for plan in plans:
+        plan.text.flown = plan.nodes, plan.depth, plan.growth
+    if not lead.depth:
+        return Flight(together.call, lead.text.lender, flown), rounds
+    return Flight(together.call, lead.text.lender, flown, lead.text.draft.lent, lead.text.draft.finish), rounds
 
 
-def _read_flight(plans: Sequence[NextRounds]) -> DoneRounds | None:
-    """Return rounds of the flight that runs on the target; None if it is not this text's, or has ended. It lands then."""
-    plan = plans[0]
-    known = plan.text.lender.flight
+def _read_flight(plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | None:
+    """Return rounds of the flight that runs on the target; None if it is not these texts', or has ended. It lands then."""
+    known = plans[0].text.lender.flight
     flight = None if known is None else known()
     if flight is None:
         return None
-    together = plan.text.together
-    if len(plans) == 1 and together is not None and together.call is flight.call and plan.length == flight.length:
+    if flight.is_of([(plan.text.rounds, plan.length) for plan in plans]):
         begin, end = flight.read()
         if end > begin:
             seconds = flight.call.pass_seconds[begin:end].tolist()
-            plan.text.passes.extend(seconds)
-            return DoneRounds(end - begin, seconds, begin)
+            for plan in plans:
+                plan.text.passes.extend(seconds)
+            return [DoneRounds(end - begin, seconds, begin)] * len(plans)
     flight.land()
     return None
 

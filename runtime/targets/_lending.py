@@ -52,10 +52,14 @@ class CpuLender:
         self._embedding, self._arena, self._positions, self._weights = embedding, arena, positions, weights
 
     flight: ref[Flight] | None = None
-    alone, top_k = False, 0
+    frees_host, top_k = False, 0
 
     def want(self, top_k: int) -> None:
         """Passes return whole rows."""
+
+    def joins(self, texts: int, *, guesses: bool) -> bool:
+        """Return that a pass may have rows of any number of texts."""
+        return True
 
     def own(self, state: State) -> ArenaState | None:
         """Return the state of a sequence; None if it is not one of this target."""

@@ -209,20 +209,21 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
         ):
             flight.land()
 
-    def _lend(self, state: ProgramState) -> None:
-        """Make the device hold a state's rows, for passes of the compiled loop."""
+    def _lend(self, state: ProgramState) -> int:
+        """Make the device hold a state's rows, for passes of the compiled loop. Return their first group in the cache."""
         assert self._lender is not None, "it has lent the state"
         self._land()
         self._lender.lent = False  # a failure here leaves fewer rows, which nothing may count
         self._passes.rest()
         (self.driver.part,) = self._cache.bring([(state, state.rows)])
         self._lender.lend()
+        return self.driver.part.group
 
     def _returned(self, state: ProgramState, rows: list[Row]) -> None:
         """Note rows that the compiled loop has committed, and what it has done on the device."""
         assert self._lender is not None, "it has lent the state"
         if self._lender.lent:
-            self._cache.extend(state, rows)
+            self.driver.part = self._cache.extend(state, rows)
             self._passes.counters += self._lender.take_back(state.length)
 
     def _commit(self, state: ProgramState, nodes: I32) -> None:

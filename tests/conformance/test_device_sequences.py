@@ -215,8 +215,7 @@ def test_the_registers_of_another_driver_are_not_written_to_lend_a_device(opened
         others = Texts(second)
         others.run([others.rows(second.parts[1], 1)])
         first.part = first.parts[2]
-        with pytest.raises(DeviceError, match="Another driver was opened on it"):
-            first.lend()
+        first.lend()  # the compiled loop writes registers, and looks first whose the accelerator is
         others.run([others.rows(second.parts[1], 1)])
 
 

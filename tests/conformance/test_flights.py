@@ -289,6 +289,33 @@ def test_a_pass_that_fails_in_flight_loses_no_token(bench: Bench, expected: list
     decoder.state.close()
 
 
+def test_a_row_without_a_token_ends_the_text_after_those_that_were_read(bench: Bench, expected: list[int]) -> None:
+    decoder, _, engine = bench.start()
+    tokens: list[int] = []
+    bench.text(engine, tokens, 7)
+    assert bench.flight is not None
+    lender = bench.target.compiled
+    assert lender is not None
+    usual = SUBMIT(bench.target.session.run_function)
+
+    def spoilt(session: int, rows: int, results: int) -> int:
+        ended = int(usual(session, rows, results))
+        lender.inputs.logits[:rows] = np.nan
+        return ended
+
+    lender.inputs.arguments.submit = broken = SUBMIT(spoilt)
+    errors = list[Exception | None]()
+    while engine.sequences:
+        for part in engine.step():
+            tokens += [token.id for token in part.tokens]
+            errors.append(part.error)
+    assert "is nan" in str(errors[-1])
+    assert 7 <= len(tokens) <= 9
+    assert tokens == expected[: len(tokens)]
+    decoder.state.close()
+    del broken
+
+
 def test_rounds_one_at_a_time_do_not_fly(bench: Bench, expected: list[int]) -> None:
     decoder, sequence, engine = bench.start()
     sequence.request = replace(sequence.request, ahead_seconds=0.0)

@@ -17,9 +17,11 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime import loop
 from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.loop.flight import Flight
 from edgedec.runtime.planning.planning import make_plan
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import I32
+from edgedec.runtime.rounds import compiled
 from edgedec.runtime.run_settings import RunSettings
 from edgedec.runtime.sampling.sampling import SamplingConfig
 from edgedec.runtime.session.batch import BatchDefaults, read_batch, run_batch
@@ -98,6 +100,41 @@ def test_texts_are_those_that_are_written_one_at_a_time(path: Path, count: int, 
     # With guesses, measured times decide which text is the last one, and whether it goes on alone.
     if loop.load() is not None and spec is None:
         assert any(lent), "the last text was not in the first part"
+
+
+@pytest.mark.skipif(loop.load() is None, reason="the loop's library was not built (no C++ compiler)")
+@pytest.mark.parametrize("long", [False, True])
+def test_the_compiled_loop_writes_several_texts_in_each_pass(
+    path: Path, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With long passes the tokens of each round are read while the next one runs. The last text needs whole rows."""
+    monkeypatch.setattr(compiled, "_LONG_SECONDS", 0.0 if long else 1e9)
+    flights, own = list[int](), Flight.read
+
+    def read(flight: Flight) -> tuple[int, int]:
+        flights.append(len(flight.call.texts))
+        return own(flight)
+
+    monkeypatch.setattr(Flight, "read", read)
+    wished = [sampling(0), SamplingConfig(temperature=0.9, top_k=3, seed=4), SamplingConfig(temperature=1.0, seed=2)]
+    settings: list[dict[str, Any]] = [
+        {"n_predict": TOKENS, "sampling": one, "ignore_eos": True, "whole": True} for one in wished
+    ]
+    with Session.open(path, device="interpreter", accelerator=options(), ctx_size=64, sequences=3) as session:
+        target = session.target
+        assert isinstance(target, ProgramTarget)
+        assert target.compiled is not None
+        single = [session.generate(prompt(number), **one).tokens for number, one in enumerate(settings)]
+        before, counted = target.counters, int(target.compiled.arguments.passes)
+        flights.clear()
+        streams = [session.stream(prompt(number), **one) for number, one in enumerate(settings)]
+        for stream in streams:
+            "".join(stream)
+        assert [stream.answer.tokens for stream in streams] == single
+        passes, lent = target.counters.passes - before.passes, int(target.compiled.arguments.passes) - counted
+        assert lent >= TOKENS - 2, "the rounds were Python's"
+        assert passes < 2 * TOKENS, "each text had passes of its own"
+        assert (3 in flights) == long
 
 
 def texts_of(session: Session, number: int) -> list[int]:

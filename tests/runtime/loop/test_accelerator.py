@@ -24,7 +24,7 @@ from edgedec.reference.integer_profile.rescoring import HeadRows, Rescoring
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime import loop
 from edgedec.runtime.accelerator.float_logits import float_logits, found_likeliest
-from edgedec.runtime.accelerator.lent_arguments import FETCH
+from edgedec.runtime.accelerator.lent_arguments import ESTIMATE, FETCH
 from edgedec.runtime.accelerator.lent_head import HeadRowArguments
 from tests.runtime.loop.support.still_accelerator import (
     AT,
@@ -66,6 +66,31 @@ def test_a_pass_is_written_as_rows_angles_and_parameters() -> None:
     still.embed[0] = 0
     assert still.submit(1) == 0
     assert still.words(16, WIDTH * SLOTS) == [0] * WIDTH * SLOTS, "the second slot has no row any more"
+
+
+def test_rows_of_several_sequences_lie_in_parts_of_the_cache() -> None:
+    still = Still(begins_at=144, group_at=148, later_at=180, group_positions=4)
+    still.visible[:] = [1, 3, 1, 1]
+    still.sequences[1:3], still.groups[:3] = [[1, 9], [1, 3]], [6, 0, 2]
+    read = list[tuple[int, int]]()
+
+    def estimate(rows: int, past: int) -> float:
+        read.append((rows, past))
+        return 0.5
+
+    still.arguments.estimate = ESTIMATE(estimate)
+    still.registers[AT["counters_at"] // 4] = 0
+    assert still.submit(4, 2) == still.wait() == 0
+    registers = still.registers
+    assert registers[AT["parameters_at"] // 4] == 4 | 7 << 4 | 1 << 24
+    assert registers[AT["mask_at"] // 4 :][:4].tolist() == [1, 3, 4, 8], "bits of the slots of the pass"
+    assert registers[144 // 4] == 0b1100
+    assert registers[148 // 4 :][:4].tolist() == [6, 0, 2, 0]
+    assert registers[180 // 4 :][:3].tolist() == [9, 3, 0]
+    assert read == [(4, 8 + 12 + 4)], "each sequence reads whole groups"
+    still.groups[0] = 5
+    assert still.submit(1) == still.wait() == 0
+    assert (registers[144 // 4], registers[148 // 4], read[1:]) == (0, 5, [(1, 7)])
 
 
 def test_work_is_counted() -> None:

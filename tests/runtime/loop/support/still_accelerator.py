@@ -58,7 +58,8 @@ class Still:
         self.registers[AT["counters_at"] // 4 :: 2][:6] = range(100, 106)
         self.embed, self.logits = np.zeros((SLOTS, WIDTH)), np.zeros((SLOTS, VOCAB), np.float32)
         self.positions, self.visible = np.arange(SLOTS, dtype=np.int64) + 7, np.arange(SLOTS, dtype=np.uint64) + 1
-        self.sequences, self.found_ids = np.array([[1, 7]], np.int64), np.zeros((SLOTS, TOP_K), np.int32)
+        self.sequences, self.found_ids = np.zeros((SLOTS, 2), np.int64), np.zeros((SLOTS, TOP_K), np.int32)
+        self.sequences[0], self.groups = (1, 7), np.zeros(SLOTS, np.int32)
         self.angles = np.arange(16 * PAIRS * 2, dtype=np.int16).reshape(16, PAIRS, 2)
         self.input = np.zeros(2 * 4096, np.uint8)
         self.output = np.zeros(ROWS_OFFSET + VOCAB * ROW_BYTES, np.uint8)
@@ -69,6 +70,7 @@ class Still:
             "positions",
             "visible",
             "sequences",
+            "groups",
             "logits",
             "found_ids",
             "registers",
@@ -122,9 +124,10 @@ class Still:
     def address(self) -> int:
         return addressof(self.arguments)
 
-    def submit(self, rows: int) -> int:
+    def submit(self, rows: int, first: int = 0) -> int:
+        """Submit a pass, whose first sequence has ``first`` of the rows; 0: all of them."""
         assert LIBRARY is not None
-        self.sequences[0, 0] = rows
+        self.sequences[0, 0] = first or rows
         return int(LIBRARY.function("edgedec_loop_accelerator_submit")(self.address, rows, rows))
 
     def wait(self) -> int:
