@@ -159,17 +159,23 @@ class AcceleratorLender:
         arguments.pending, arguments.failure, self._raised = 0, PassFailure.NONE, None
         self.lent = True
 
-    def take_back(self, length: int) -> Counters:
-        """Give the device back to Python's driver, with ``length`` committed positions. Return what was done on it.
+    def take_back(self, length: int) -> Counters | None:
+        """Give the selected part back to Python's driver, with ``length`` committed positions.
 
         If one of them was not moved, the driver has those before it.
+
+        Returns:
+            What was done on the device since the last time; None: nothing, as after the first of several texts.
         """
         self._driver.returned(length)
         unmoved = self._unmoved
         if unmoved is not None and unmoved.start < length:
             self._driver.truncate(unmoved.start)
             self._unsaid = unmoved.error
-        before, self._before = self._before, _work(self.arguments)
+        before, done = self._before, self.arguments
+        if (done.passes, done.commits) == (before.passes, before.commits):
+            return None
+        self._before = _work(done)
         return self._before - before
 
     @cached_property

@@ -262,9 +262,9 @@ class PromptSequence(ABC):
         draft_read = yield from self.read_draft(request.limits.nodes)
         if start == total:
             if draft_read:
-                request.on_prefill(start, total)  # even if no pass was needed, so that a progress bar ends
                 self.reading = False
-                yield from self.begin_text()
+                yield from self.begin_text()  # first, because posted passes may still run
+                request.on_prefill(start, total)  # even if no pass was needed, so that a progress bar ends
             elif request.interrupted():
                 self.ended = True
             return None

@@ -65,7 +65,9 @@ def prepared_pass(
     if not 1 <= len(work) <= config.sequences or len({id(rows.part) for rows in work}) < len(work):
         raise UsageError(f"a pass has rows of 1 to {config.sequences} sequences, each once, not of {len(work)}")
     total = sum(len(rows.ids) for rows in work)
-    ids, positions, embeds = list[NDArray[np.int32]](), list[NDArray[np.int32]](), list[NDArray[np.float32]]()
+    ids: list[NDArray[np.int32]] = []
+    positions: list[NDArray[np.int32]] = []
+    embeds: list[NDArray[np.float32]] = []
     mask, first, embedded = np.zeros((total, total), np.bool_), 0, 0
     for rows in work:
         n = len(rows.ids)

@@ -93,6 +93,8 @@ class PostedPasses:
         Raises:
             DeviceError: a pass has failed, or does not end. ``starts`` says where the passes have to begin again.
         """
+        if len(self._running) <= most:
+            return
         registers, operations = self._registers, self._operations
         patience = operations.max_cycles / operations.device.clock_hz
         # Events are cleared before the ends are read, so that an end between the two is seen by the wait.

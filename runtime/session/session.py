@@ -359,7 +359,9 @@ class Session:
 
         def on_prefill(done: int, total: int) -> None:
             text.progress("prompt tokens", done, total)
-            account.prompt_read()
+            if account.reads:
+                words.read_context()  # an accelerator runs the pass of the part before meanwhile
+            account.prompt_read(whole=done == total)
             if text.on_rows is not None and done == total:
                 account.first_token()  # there is none, and the time up to here is the prompt's
 
@@ -367,10 +369,11 @@ class Session:
             prompt, text, constraint=constraint, ends=ends, on_prefill=on_prefill, row_tap=self.embedding_layer
         )
         self.decoder.check(request)
+        words = TextStream(self.tokenizer, text.stop, context=prompt)
         writer = AnswerWriter(
             Answer(),
             account,
-            TextStream(self.tokenizer, text.stop, context=prompt),
+            words,
             n_predict=text.n_predict,
             ends=ends,
             interrupted=text.interrupted,

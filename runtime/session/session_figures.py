@@ -64,6 +64,8 @@ class SessionFigures:
     def finish(self, writer: AnswerWriter, task: Task) -> None:
         """Fill in the timings of an answer that has ended."""
         writer.account.end()
+        if not writer.account.has_read:  # an interruption has ended it before
+            writer.account.prompt_read(whole=True)
         energy = None if self._power is None else self._power.stop()
         self._meter.mark()
         if task.sequence is not None:

@@ -29,6 +29,10 @@ class Account:
         counters: returns the accelerator's counters.
         stream: reads weights from the disk during passes; None: all of them are in memory.
         keys: returns the counts of keys; None as its result: queries choose none.
+
+    Members:
+        reads: a part of the prompt was noted.
+        has_read: the whole prompt was.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Account:
         self._keys = keys()
         self.at_start = self.at_prompt = self.at_first = Counters()
         self.began = self.first = self.ended = 0.0
+        self.reads = self.has_read = False
 
     def begin(self) -> None:
         """Note the begin of the prompt."""
@@ -50,9 +55,14 @@ class Account:
         self._keys = self._key_counts()
         self.began = self.first = time.perf_counter()
 
-    def prompt_read(self) -> None:
-        """Note that the prompt, or a further part of it, is in the cache."""
-        self.at_prompt = self._counters()
+    def prompt_read(self, *, whole: bool) -> None:
+        """Note that the prompt, or a part of it, is in the cache, or is going to be there.
+
+        The counters of a part would wait for the passes of an accelerator, which run while the host prepares the next ones.
+        """
+        self.reads, self.has_read = True, whole
+        if whole:
+            self.at_prompt = self._counters()
 
     def first_token(self) -> None:
         """Note the first token."""

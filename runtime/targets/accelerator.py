@@ -134,6 +134,8 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
             owner=self._owner,
             rows=self._sparse,
         )
+        if self._lender is not None:
+            self._lender.inputs  # noqa: B018  it makes them now, and not while the first text waits
         self._cache = DeviceRows(self.driver, recipe)
         self._passes = DevicePasses(self.driver, self._cache, self._sparse, bundle=bundle, cost=self._cost)
         self.info = TargetInfo(
@@ -224,7 +226,8 @@ class ProgramTarget(CompiledParts[AcceleratorLender]):
         assert self._lender is not None, "it has lent the state"
         if self._lender.lent:
             self.driver.part = self._cache.extend(state, rows)
-            self._passes.counters += self._lender.take_back(state.length)
+            if (work := self._lender.take_back(state.length)) is not None:
+                self._passes.counters += work
 
     def _commit(self, state: ProgramState, nodes: I32) -> None:
         """Commit rows of the state's last pass. If another state's rows are on the device now, they run again later.

@@ -59,20 +59,28 @@ class TextStream:
         self._stop = tuple(stop)
         self._held = ""  # whole characters that may be the beginning of a stop string
         self._detokenizer = _detokenizer(tokenizer)
-        for token_id in context:
-            self._detokenizer.feed(int(token_id))
-        self._detokenizer.mark()
+        self._context: Iterable[int] | None = context
+
+    def read_context(self) -> None:
+        """Read the context now, and not with the first id. A second call does nothing."""
+        if self._context is not None:
+            for token_id in self._context:
+                self._detokenizer.feed(int(token_id))
+            self._detokenizer.mark()
+            self._context = None
 
     def feed(self, token_id: int) -> str:
         """Add an id and return the text that can be printed now, which is often empty."""
         if self.stopped:
             return ""
+        self.read_context()
         return self._release(self._detokenizer.feed(token_id))
 
     def finish(self) -> str:
         """Return the text that was held back. Call it once, after the last id."""
         if self.stopped:
             return ""
+        self.read_context()
         text = self._release(self._detokenizer.finish())
         held, self._held = self._held, ""
         return text + held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from edgedec.errors import BudgetError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.driver.driver import BEST, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.parts import PartRows
 from edgedec.runtime.planning.speculation import SpecConfig
 from edgedec.runtime.protocols import Target
 from edgedec.runtime.sampling.sampling import SamplingConfig
@@ -212,6 +214,29 @@ def test_progress_reports_the_prompt(path: Path) -> None:
     assert [step for step in steps if step[0] == "prompt tokens"] == [
         ("prompt tokens", position, 17) for position in (0, 8, 16, 17)
     ]
+
+
+def test_passes_over_a_prompt_run_while_the_next_ones_are_prepared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of an answer wait for the passes once, at the end of the prompt, or after an interruption."""
+    with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
+        passes = list[int]()
+        for prompt in (np.tile(PROMPT, 2)[:33], np.tile(PROMPT[::-1], 2)[:33]):
+            before, own = list[int](), Driver.post_parts
+
+            def noted(driver: Driver, work: Sequence[PartRows], *, before: list[int] = before, own: Any = own) -> None:
+                before.append(len(driver._posted.passes))
+                own(driver, work)
+
+            stops = iter([len(passes) > 0 and part == 2 for part in range(9)]).__next__
+            with monkeypatch.context() as patch:
+                patch.setattr(Driver, "post_parts", noted)
+                answer = session.generate(prompt, n_predict=2, sampling=GREEDY, interrupted=stops)
+            assert before == list(range(len(before)))
+            figures = answer.timings.as_json()["accelerator"]
+            assert figures["prompt"]["passes"] == len(before)
+            assert figures["decode"]["passes"] == len(answer.tokens)
+            passes.append(len(before))
+        assert passes == [4, 2]
 
 
 def test_an_answer_without_tokens_has_no_rounds(path: Path) -> None:
