@@ -57,7 +57,7 @@ void describe(Owner& owner, int64_t width, int64_t vocab) {
     target.result_rows = owner.results.data();
     target.visible = owner.visible.data();
     target.sequences = owner.sequences.data();
-    target.table = &owner.block;
+    target.table = owner.groups.data();
     target.logits = owner.logits.data();
     target.vocab = vocab, target.rows = kSlots;
     target.scales = owner.scales.data();
@@ -80,7 +80,8 @@ struct Still {
     std::vector<float> scales = std::vector<float>(kVocab, 0.01f);
     uint8_t* table = static_cast<uint8_t*>(std::calloc(kVocab, kWidth));  // its pages are taken where a row is read
     int8_t* codes = nullptr;                                              // codes of the int8 head, likewise
-    int32_t block = 0, blocks[1] = {0};
+    std::vector<int32_t> groups = std::vector<int32_t>(kSlots);
+    int32_t blocks[1] = {0};
     AcceleratorArguments own{};
     TargetArguments target{};
 
@@ -103,6 +104,7 @@ struct Still {
         own.positions = positions.data();
         own.visible = visible.data();
         own.sequences = sequences.data();
+        own.groups = groups.data();
         own.logits = logits.data();
         own.found_ids = found.data();
         own.registers = registers.data();
@@ -204,6 +206,39 @@ void run_rounds_of(Still& still, int64_t rows, int64_t rounds, void* draft) {
     if (one.length != kLength + rounds * rows) fail("the guesses are not all right");
 }
 
+// Runs rounds of so many texts, one row of each, without a draft.
+void run_texts(Still& still, int64_t count, int64_t rounds) {
+    const SamplingOptions sampling{0, 1, 0, 1, 0, 0, 0, 64, kVocab, 0, nullptr, nullptr, 0, 0};
+    std::vector<std::vector<int32_t>> ids(static_cast<size_t>(count), std::vector<int32_t>(kPositions + 1, kToken));
+    std::vector<int32_t> sizes(2 * kMostRounds), nodes(3 * kMostRounds), groups(ids.size());
+    std::vector<double> seconds(5 * kMostRounds);
+    std::vector<TextArguments> texts(ids.size());
+    std::vector<TextArguments*> list;
+    for (size_t at = 0; at < texts.size(); ++at) {
+        TextArguments& one = texts[at];
+        groups[at] = static_cast<int32_t>(64 * at);
+        one.text = ids[at].data();
+        one.length = kLength, one.positions = kPositions;
+        one.blocks = &groups[at];
+        one.held = one.nodes = one.result_nodes = 1;
+        one.sampling = &sampling;
+        one.most_tokens = kPositions;
+        one.tree_sizes = sizes.data(), one.path_sizes = sizes.data() + kMostRounds;
+        one.tokens = nodes.data(), one.parents = one.tokens + kMostRounds, one.path = one.parents + kMostRounds;
+        one.draft_seconds = seconds.data(), one.verify_seconds = one.draft_seconds + kMostRounds;
+        one.commit_seconds = one.verify_seconds + kMostRounds;
+        list.push_back(&one);
+    }
+    RoundsArguments call{};
+    call.target = &still.target;
+    call.texts = list.data();
+    call.count = count, call.most_rounds = rounds, call.most_seconds = 1e9;
+    call.pass_seconds = seconds.data() + 3 * kMostRounds, call.pass_began = call.pass_seconds + kMostRounds;
+    if (edgedec_loop_rounds(&call)) fail(edgedec_loop_error());
+    for (const TextArguments& one : texts)
+        if (one.rounds != rounds || one.length != kLength + rounds) fail("a text lacks rounds");
+}
+
 // The embedded draft model's sizes, with passes that end at once and logits that do not change.
 struct SmallModel {
     static constexpr int64_t kIds = 2048, kColumns = 96;
@@ -214,8 +249,8 @@ struct SmallModel {
     std::vector<int64_t> positions = std::vector<int64_t>(kSlots), results = std::vector<int64_t>(kSlots);
     std::vector<int64_t> sequences = std::vector<int64_t>(2 * kSlots);
     std::vector<uint64_t> visible = std::vector<uint64_t>(kSlots);
-    std::vector<int32_t> tokens = std::vector<int32_t>(kPositions);
-    int32_t block = 0, blocks[1] = {0};
+    std::vector<int32_t> tokens = std::vector<int32_t>(kPositions), groups = std::vector<int32_t>(1);
+    int32_t blocks[1] = {0};
     TargetArguments target{};
     ModelArguments arguments{};
 
@@ -364,6 +399,11 @@ int main(int argc, char** argv) {
     if (part == "round") {
         Drafting drafting("ngram");
         run_rounds_of(still, size, repetitions, drafting.draft);
+        return 0;
+    }
+    if (part == "texts") {
+        still.own.begins_at = 144, still.own.group_at = 148, still.own.later_at = 180;
+        run_texts(still, size, repetitions);
         return 0;
     }
     prepare(still, part == "commit" ? kSlots : size);

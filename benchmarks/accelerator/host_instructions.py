@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accelerator.device_clock import HostCosts
+from benchmarks.accelerator.host_python import PYTHON_PARTS, count_python
 from benchmarks.cpu.arm_instructions import COMPILER, build_program, emulated
 from benchmarks.support.docs_tables import markdown_table, write_blocks
 from edgedec import demo
@@ -57,7 +58,8 @@ _DRAFTERS = ("ngram", "copy", "stand", "trigram", "auto", "model")
 _PAST = 255  # rows in the cache of the draft model's pass
 _SIZES = (1, 2, 4, 8)
 _ROUGH = "rough result"  # the result of a pass with a rough head, whose likeliest tokens are scored again
-_KINDS = {"submit": _SIZES, "result": _SIZES, _ROUGH: _SIZES, "commit": (1, 3, 6), "round": _SIZES}
+_TEXTS = "texts"  # a round of so many texts without guesses
+_KINDS = {"submit": _SIZES, "result": _SIZES, _ROUGH: _SIZES, "commit": (1, 3, 6), "round": _SIZES, _TEXTS: _SIZES}
 _PASS = "pass"
 
 
@@ -166,6 +168,10 @@ def _accesses(part: str, size: int) -> int:
     """Return the accesses to registers of a part: see ``runtime/loop/accelerator.cpp``."""
     if part == "submit":
         return 5 + 2 * size  # address, parameters, positions, masks, events, doorbell
+    if part == _TEXTS:  # also where sequences begin, their groups, and the positions of all but the first
+        return _accesses("submit", size) + _accesses("result", size) + 2 * size
+    if part == "python post":
+        return 26  # a pass takes them, with the address of its input, and the queue
     if part in ("result", _ROUGH):
         return 15  # status, events, the latch, and six counters of two words
     # Address, slots, parameters, events, doorbell. The next pass clears no events, and its result clears the commit's.
@@ -177,8 +183,8 @@ def host_costs(end: int, counts: Mapping[str, Mapping[int, int]] | None = None, 
 
     With ``rough``, results are those of a rough head.
     """
-    calls = {"submit": 1, "result": 1, _ROUGH: 2}
-    notices = {"result": 1, _ROUGH: 1}  # a commit's end is noticed with the next pass
+    calls = {"submit": 1, "result": 1, _ROUGH: 2, _TEXTS: 2, "python post": 1}
+    notices = {"result": 1, _ROUGH: 1, _TEXTS: 1}  # a commit's end is noticed with the next pass
     seconds = {}
     for part, sizes in (read_counts() if counts is None else counts).items():
         for size, instructions in sizes.items():
@@ -210,10 +216,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write-docs", action="store_true", help="keep the counts and write docs/")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--root",
+        type=Path,
+        help="root of tests.boards.root, in which Python's parts are counted; else they stay as they are",
+    )
     args = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory() as scratch:
             counts = count(build_driver(Path(scratch)), Path(scratch))
+            if args.root is None:
+                counts |= {part: sizes for part, sizes in read_counts().items() if part in PYTHON_PARTS}
+            else:
+                (python := Path(scratch) / "python").mkdir()
+                counts |= count_python(args.root, python, counts[_TEXTS])
     except ToolError as error:
         note(f"host_instructions: {error}")
         sys.exit(error.exit_code)

@@ -57,6 +57,11 @@ def test_accesses_are_those_of_the_loop(benchmark: Any) -> None:
         before = still.arguments.accesses
         assert still.wait() == 0
         assert still.arguments.accesses - before == benchmark._accesses("result", rows)
+    several = Still(begins_at=144, group_at=148, later_at=180)
+    several.sequences[:2] = [[1, 7], [1, 7]]
+    before = several.arguments.accesses
+    assert several.submit(2, 1) == several.wait() == 0
+    assert several.arguments.accesses - before == benchmark._accesses("texts", 2)
     before = still.arguments.accesses
     assert still.commit([0, 2]) == still.submit(1) == still.wait() == 0
     both = (benchmark._accesses(part, 1) for part in ("submit", "result"))
@@ -66,7 +71,7 @@ def test_accesses_are_those_of_the_loop(benchmark: Any) -> None:
 def test_kept_counts_have_all_parts(benchmark: Any) -> None:
     counts = benchmark.read_counts()
     names = {name for name, _ in benchmark.parts()} - {"round", "pass", "ngram chain", "ngram hardware"}
-    assert counts.keys() == names | {"loop", "draft pass", "hardware grow"}
+    assert counts.keys() == names | {"loop", "draft pass", "hardware grow", *benchmark.PYTHON_PARTS}
     assert all(number > 0 for name, sizes in counts.items() if name != "hardware grow" for number in sizes.values())
     assert counts["submit"][1] < counts["submit"][8]
     assert counts["draft pass"][1] < counts["draft pass"][8]
@@ -84,6 +89,7 @@ def test_the_driver_runs_under_the_emulator(benchmark: Any, tmp_path: Path) -> N
     kept = benchmark.read_counts()
     for part, size, name in (
         ("submit", 1, "submit"),
+        ("texts", 8, "texts"),
         ("rough result", 1, "rough result"),
         ("ngram expand", 1, "ngram expand"),
         ("pass", 2, "draft pass"),

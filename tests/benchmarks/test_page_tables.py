@@ -16,10 +16,11 @@ TABLES = {
     **options.TABLES,
     **sizes.TABLES,
     "users": device_users.users_table,
+    "users first": device_users.first_token_table,
     "law drafts": draft_law.kept_table,
     "drafters": estimates.kept_table,
 }
-SLOW = {*options.TABLES, "users"}  # tables that take half a second each
+SLOW = {*options.TABLES, "users", "users first"}  # tables that take half a second each
 # Owners of blocks that take a quarter of an hour and more, or need the measured times of a host.
 LONG = {"builds", "coverage", "kv", "speculation", "timing"}
 # Programs that write whole pages, or blocks of another form.

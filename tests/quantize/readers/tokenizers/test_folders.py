@@ -7,6 +7,7 @@ RECORD_FOLDERS=1 pytest -m compare tests/quantize/readers/tokenizers/test_folder
 from __future__ import annotations
 
 import json
+import lzma
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ from tests.quantize.readers.tokenizers.support.folder_styles import (
     write_style,
 )
 
-RECORDED = Path(__file__).parent / "support" / "recorded_folders.json"
+RECORDED = Path(__file__).parent / "support" / "recorded_folders.json.xz"
 
 
 def ours(folder: Path) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def ours(folder: Path) -> dict[str, Any]:
 @pytest.mark.thorough(sample=15)
 @pytest.mark.parametrize("style", STYLES)
 def test_folders_are_read_as_transformers_reads_them(tmp_path: Path, style: str) -> None:
-    expected = json.loads(RECORDED.read_text("utf-8"))[style]
+    expected = json.loads(lzma.decompress(RECORDED.read_bytes()))[style]
     found = ours(write_style(tmp_path / "a folder", style))
     for key in expected:
         assert found[key] == expected[key], key
@@ -97,10 +98,10 @@ def test_what_was_recorded_is_what_transformers_does(
         theirs.eos_token,
         theirs.bos_token,
     )
-    recorded = json.loads(RECORDED.read_text("utf-8")) if RECORDED.exists() else {}
+    recorded = json.loads(lzma.decompress(RECORDED.read_bytes())) if RECORDED.exists() else {}
     if os.environ.get("RECORD_FOLDERS"):
         text = json.dumps(recorded | {style: found}, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        RECORDED.write_text(text + "\n", "utf-8")
+        RECORDED.write_bytes(lzma.compress(f"{text}\n".encode(), preset=9 | lzma.PRESET_EXTREME))
     else:
         assert recorded[style] == found
 
