@@ -69,7 +69,9 @@ def save(result: Mapping[str, Any]) -> None:
             for host in (_ALONE, *BOARD_HOSTS)
         },
         "range": result["range"],
-        "rough": {key: result["rough"][key] for key in ("hosts", "slots", "top_k")},
+        "rough": {
+            planes: {key: one[key] for key in ("hosts", "slots", "top_k")} for planes, one in result["rough"].items()
+        },
     }
     _FILE.write_text(json.dumps(content, separators=(",", ":")) + "\n", "utf-8")
 
@@ -149,9 +151,10 @@ def _range(content: Mapping[str, Any]) -> str:
 
 
 def _rough(content: Mapping[str, Any]) -> str:
-    rough = content["rough"]
     header = ["mean tokens/s, plain / `auto`", *(_HOSTS[host][0] for host in (_ALONE, *BOARD_HOSTS))]
-    heads = (("int8 head", content["hosts"]), (f"rough head, {rough['top_k']} tokens scored again", rough["hosts"]))
+    heads = [("int8 head", content["hosts"])]
+    for planes, one in content["rough"].items():
+        heads.append((f"`rough_head={planes}`, {one['slots']} slots, {one['top_k']} tokens scored again", one["hosts"]))
     rows = [
         [name, *(f"{hosts[host][PLAIN]:.1f} / {hosts[host]['auto']:.1f}" for host in (_ALONE, *BOARD_HOSTS))]
         for name, hosts in heads

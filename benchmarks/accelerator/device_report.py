@@ -104,7 +104,7 @@ def _print_beside(result: Mapping[str, Any]) -> None:
         _print_range(result["range"])
     if result["rough"]:
         print()
-        _print_range({"rough": {"label": "rough head", "hosts": result["rough"]["hosts"]}})
+        _print_range({planes: {**one, "label": f"rough_head={planes}"} for planes, one in result["rough"].items()})
     print(f"\nbest by kind, {result['main']}: {_listed(result['best'][result['main']]['by_kind'], '{}')}")
 
 

@@ -19,6 +19,7 @@ import json
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import product
 from typing import Any
 
 from edgedec.host.install_hint import install_extra
@@ -42,7 +43,9 @@ from edgedec.runtime.loop.rounds import MOST_ROUNDS
 
 __all__ = ["figures", "first_token", "first_token_table", "users_table"]
 
-_CASES = (("bitnet-0.73b", False), ("bitnet-0.73b", True), ("bitnet-2b4t", False), ("bitnet-2b4t", True))
+_SHAPES = ("bitnet-0.73b", "bitnet-2b4t")
+# Planes of the rough head, and members of the configuration: with eight candidates a KV260 keeps its eighth slot.
+_HEADS = {"int8": (0, {}), "one plane": (1, {}), "two planes, `top_k` 8": (2, {"top_k": 8})}
 _USERS, _ROWS = 8, 512  # texts, and positions of each
 _DEPTHS = (128, 480)  # positions of the token that each user gets
 _PROMPT = 128  # tokens of the prompt whose first token is timed
@@ -52,10 +55,10 @@ _ENDS = ("at best", "at worst")
 
 def figures(board: Board) -> Iterator[dict[str, Any]]:
     """Yield for each shape and head: the configuration's slots, its share of LUTs, and tokens/s by depth and users."""
-    for shape, rough in _CASES:
+    for shape, (head, (planes, members)) in product(_SHAPES, _HEADS.items()):
         graph = shape_graph(SHAPES[shape])
-        model = shape_model(graph, rough_head=rough)
-        config = config_for_board(model, board, others=all_boards(), texts=_USERS, context=_USERS * _ROWS)
+        model, asked = shape_model(graph, rough_head=planes), dict[str, Any](context=_USERS * _ROWS, **members)
+        config = config_for_board(model, board, others=all_boards(), texts=_USERS, **asked)
         program, speeds = shape_program(graph, config), dict[str, dict[str, float]]()
         with_host = {end: dict[str, dict[str, float]]() for end in _ENDS}
         for depth in _DEPTHS:
@@ -73,11 +76,12 @@ def figures(board: Board) -> Iterator[dict[str, Any]]:
                 together[str(users)] = users / seconds
                 for number, end in enumerate(_ENDS):
                     if shape == _COUNTED and len(passes) == 1:
-                        due = round_seconds(host_costs(number), users, seconds, rough=rough)
+                        costs = host_costs(number), host_costs(number, rough=max(config.top_k, 16) if planes else 0)
+                        due = round_seconds(*costs, users, seconds)
                         with_host[end][str(depth)][str(users)] = users / due
         yield {
             "shape": shape,
-            "head": "rough" if rough else "int8",
+            "head": head,
             "slots": config.slots,
             "sequences": config.sequences,
             "lut_share": estimate(config).shares(board)["lut"],
@@ -86,12 +90,10 @@ def figures(board: Board) -> Iterator[dict[str, Any]]:
         }
 
 
-def round_seconds(costs: HostCosts, users: int, device: float, *, rough: bool) -> float:
-    """Return the seconds of a round of users in a flight, of which its pass takes ``device``."""
+def round_seconds(costs: HostCosts, own: HostCosts, users: int, device: float) -> float:
+    """Return the seconds of a round of users in a flight, of which its pass takes ``device``; ``own``: of this head."""
     read, flight = costs.seconds("python read", users), costs.seconds("python flight", users)
-    loop = costs.seconds("texts", users)
-    if rough:
-        loop += costs.seconds("rough result", users) - costs.seconds("result", users)
+    loop = costs.seconds("texts", users) + own.seconds("result", users) - costs.seconds("result", users)
     return max(device + loop, read) + (read + flight) / MOST_ROUNDS
 
 

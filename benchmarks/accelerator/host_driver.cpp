@@ -37,8 +37,7 @@ namespace {
 
 using namespace edgedec;
 
-constexpr int64_t kVocab = 32002, kWidth = 1536, kPairs = 64, kSlots = 8, kFound = 8, kPositions = 1024, kPorts = 4, kPortBytes = 16;
-constexpr int64_t kRoughFound = 16;  // likeliest tokens of a rough head
+constexpr int64_t kVocab = 32002, kWidth = 1536, kPairs = 64, kSlots = 8, kFound = 8, kMostFound = 63, kPositions = 1024, kPorts = 4, kPortBytes = 16;
 constexpr int64_t kItem = 4 * kSlots, kRowsAt = 4096, kBlock = 4096 * kPorts, kPieces = 4096 / kPortBytes;
 constexpr int32_t kToken = 77;  // the token that the accelerator always finds, so that texts repeat it
 constexpr int64_t kLength = 600;  // tokens of the text before the first round
@@ -72,7 +71,7 @@ struct Still {
     std::vector<int64_t> positions = std::vector<int64_t>(kSlots), results = std::vector<int64_t>(kSlots);
     std::vector<int64_t> sequences = std::vector<int64_t>(2 * kSlots);
     std::vector<uint64_t> visible = std::vector<uint64_t>(kSlots);
-    std::vector<int32_t> found = std::vector<int32_t>(kSlots * kRoughFound), mantissa;
+    std::vector<int32_t> found = std::vector<int32_t>(kSlots * kMostFound), mantissa;
     std::vector<uint32_t> registers = std::vector<uint32_t>(64);
     std::vector<int32_t> places;
     std::vector<uint8_t> input, output;
@@ -85,8 +84,9 @@ struct Still {
     AcceleratorArguments own{};
     TargetArguments target{};
 
-    explicit Still(bool rough) {
-        const int64_t top = rough ? kRoughFound : kFound, norm_at = kRowsAt + kVocab * kItem;
+    // `rough`: likeliest tokens of a rough head; 0: the head is another one.
+    explicit Still(int64_t rough) {
+        const int64_t top = rough ? rough : kFound, norm_at = kRowsAt + kVocab * kItem;
         output.resize(static_cast<size_t>(rough ? norm_at + kWidth * kItem : kRowsAt));
         const int64_t size = (kWidth + kPairs) * kItem;
         input.resize(static_cast<size_t>((size + kBlock - 1) / kBlock * kBlock));
@@ -382,7 +382,8 @@ int main(int argc, char** argv) {
         run_session(argv[4], size, repetitions);
         return 0;
     }
-    const bool rough = part == "rough result";
+    const std::string result = "rough result of ";
+    const int64_t rough = part.rfind(result, 0) == 0 ? std::atoll(part.c_str() + result.size()) : 0;
     const auto space = part.find(' ');
     if (space != std::string::npos && !rough) {
         Drafting drafting(part.substr(0, space));

@@ -35,7 +35,7 @@ from edgedec import demo
 from edgedec.bundle.atomic import new_file
 from edgedec.bundle.bundle import Bundle
 from edgedec.cli.console import note
-from edgedec.errors import ToolError
+from edgedec.errors import ToolError, UsageError
 from edgedec.runtime.kernels.recipe import COMMON, FOLDER, LOOP, SESSIONS
 from edgedec.runtime.kernels.sessions.session import _TYPES, KernelSession, Memory
 from edgedec.runtime.protocols import Limits, Pass
@@ -57,9 +57,10 @@ _REPETITIONS = (2, 6)
 _DRAFTERS = ("ngram", "copy", "stand", "trigram", "auto", "model")
 _PAST = 255  # rows in the cache of the draft model's pass
 _SIZES = (1, 2, 4, 8)
-_ROUGH = "rough result"  # the result of a pass with a rough head, whose likeliest tokens are scored again
+# Results of a pass with a rough head: the loop scores so many likeliest tokens of each row again.
+_ROUGH = [f"rough result of {number}" for number in (16, 32)]
 _TEXTS = "texts"  # a round of so many texts without guesses
-_KINDS = {"submit": _SIZES, "result": _SIZES, _ROUGH: _SIZES, "commit": (1, 3, 6), "round": _SIZES, _TEXTS: _SIZES}
+_KINDS = {"commit": (1, 3, 6), **dict.fromkeys(("submit", "result", *_ROUGH, "round", _TEXTS), _SIZES)}
 _PASS = "pass"
 
 
@@ -172,19 +173,19 @@ def _accesses(part: str, size: int) -> int:
         return _accesses("submit", size) + _accesses("result", size) + 2 * size
     if part == "python post":
         return 26  # a pass takes them, with the address of its input, and the queue
-    if part in ("result", _ROUGH):
+    if part in ("result", *_ROUGH):
         return 15  # status, events, the latch, and six counters of two words
     # Address, slots, parameters, events, doorbell. The next pass clears no events, and its result clears the commit's.
     return 6 if part == "commit" else 0
 
 
-def host_costs(end: int, counts: Mapping[str, Mapping[int, int]] | None = None, *, rough: bool = False) -> HostCosts:
+def host_costs(end: int, counts: Mapping[str, Mapping[int, int]] | None = None, *, rough: int = 0) -> HostCosts:
     """Return the seconds of the board's host by part and size, at the low (0) or the high (1) end of their range.
 
-    With ``rough``, results are those of a rough head.
+    ``rough``: tokens of a rough head that are scored again, of which the parts have counts; 0: the head is another one.
     """
-    calls = {"submit": 1, "result": 1, _ROUGH: 2, _TEXTS: 2, "python post": 1}
-    notices = {"result": 1, _ROUGH: 1, _TEXTS: 1}  # a commit's end is noticed with the next pass
+    calls = {"submit": 1, "result": 1, **dict.fromkeys((*_ROUGH, _TEXTS), 2), "python post": 1}
+    notices = dict.fromkeys(("result", *_ROUGH, _TEXTS), 1)  # a commit's end is noticed with the next pass
     seconds = {}
     for part, sizes in (read_counts() if counts is None else counts).items():
         for size, instructions in sizes.items():
@@ -193,7 +194,11 @@ def host_costs(end: int, counts: Mapping[str, Mapping[int, int]] | None = None, 
             )
             seconds[part, size] = instructions * CYCLES[end] / CLOCK_HZ + beside
     if rough:
-        seconds |= {("result", size): due for (part, size), due in seconds.items() if part == _ROUGH}
+        part = f"rough result of {rough}"
+        own = {("result", size): due for (name, size), due in seconds.items() if name == part}
+        if not own:
+            raise UsageError(f"{part} was not counted; known parts: {', '.join(sorted({name for name, _ in seconds}))}")
+        seconds |= own
     return HostCosts(table=seconds)
 
 

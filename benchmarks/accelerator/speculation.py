@@ -193,7 +193,7 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
             bar(condition.label, at, len(cost.busy))
             ranges[condition.name] = {"label": condition.label, "hosts": speeds(cost.under(condition.name), hosts)}
         bar("rough head", 0, 1)
-        rough = _rough(device, hosts, speeds) if cost.busy else None
+        rough = {str(planes): _rough(planes, device, hosts, speeds) for planes in (1, 2)} if cost.busy else {}
         bar("tree shapes", len(hosts), len(hosts) + 1)
         for one in others:
             trees.setdefault(one.label, {})[one.policy] = writer.write(texts, one, hosts[MAIN])[0]
@@ -220,12 +220,12 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
     }
 
 
-def _rough(device: Board, hosts: Mapping[str, BoardHost], speeds: Speeds) -> dict[str, Any]:
-    """Return the figures of the accelerator that the board gets for a rough head. No RTL of it was simulated."""
-    model = shape_model(shape_graph(BITNET_073B), rough_head=1)
+def _rough(planes: int, device: Board, hosts: Mapping[str, BoardHost], speeds: Speeds) -> dict[str, Any]:
+    """Return the figures of the accelerator that the board gets for a rough head of so many planes; no RTL of it ran."""
+    model = shape_model(shape_graph(BITNET_073B), rough_head=planes)
     config = config_for_board(model, device, others=all_boards())
     cost = open_device_cost(device, config, BITNET_073B, DRAFT, rtl=False)
-    own = {name: BoardHost(costs=host_costs(end, rough=True)) for end, name in enumerate(BOARD_HOSTS)}
+    own = {name: BoardHost(costs=host_costs(end, rough=config.top_k)) for end, name in enumerate(BOARD_HOSTS)}
     return {
         "hosts": speeds(cost, {**hosts, **own}),
         "slots": config.slots,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.errors import ToolError
+from edgedec.errors import ToolError, UsageError
 from edgedec.runtime import loop
 from tests.runtime.loop.support.still_accelerator import Still
 
@@ -36,13 +36,21 @@ def test_the_loop_is_what_is_left_of_a_round(benchmark: Any) -> None:
 
 
 def test_a_part_costs_its_instructions_and_what_lies_beside_them(benchmark: Any) -> None:
-    counts = {"submit": {2: 1333}, "result": {2: 0}, "commit": {1: 0}, "loop": {1: 13330}, "rough result": {2: 1333}}
+    counts = {
+        "submit": {2: 1333},
+        "result": {2: 0},
+        "commit": {1: 0},
+        "loop": {1: 13330},
+        "rough result of 16": {2: 1333},
+    }
     low, high = (benchmark.host_costs(end, counts) for end in (0, 1))
     assert low.seconds("submit", 2) == pytest.approx(0.8e-6 + 9 * 0.3e-6 + 20e-6)
     assert high.seconds("submit", 2) == pytest.approx(2.0e-6 + 9 * 0.3e-6 + 20e-6)
     assert low.seconds("result", 2) == pytest.approx(15 * 0.3e-6 + 20e-6 + 10e-6)
-    rough = benchmark.host_costs(0, counts, rough=True)
+    rough = benchmark.host_costs(0, counts, rough=16)
     assert rough.seconds("result", 2) == pytest.approx(0.8e-6 + 15 * 0.3e-6 + 40e-6 + 10e-6)  # the norm is read, too
+    with pytest.raises(UsageError, match="rough result of 32 was not counted"):
+        benchmark.host_costs(0, counts, rough=32)
     assert high.seconds("commit", 1) == pytest.approx(6 * 0.3e-6)
     assert (low.seconds("loop", 1), high.seconds("loop", 1)) == (pytest.approx(8e-6), pytest.approx(20e-6))
 
@@ -90,7 +98,7 @@ def test_the_driver_runs_under_the_emulator(benchmark: Any, tmp_path: Path) -> N
     for part, size, name in (
         ("submit", 1, "submit"),
         ("texts", 8, "texts"),
-        ("rough result", 1, "rough result"),
+        ("rough result of 16", 1, "rough result of 16"),
         ("ngram expand", 1, "ngram expand"),
         ("pass", 2, "draft pass"),
     ):
