@@ -92,24 +92,36 @@ def _content(state: FileState, claim: str) -> dict[str, object]:
     return {"format": "edgedec-verified", "edgedec": __version__, "claim": claim, **asdict(state)}
 
 
+def _kept(path: Path) -> dict[str, object] | None:
+    """Return the record of a file; None if there is none that can be read."""
+    try:
+        with _record(path).open("rb") as file:
+            content = json.loads(file.read(_RECORD_BYTES))
+    except (OSError, ValueError, RecursionError, EdgedecError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def is_verified(path: Path, claim: str) -> bool:
     """Return True if ``claim`` was shown of this file, and the file has not changed since."""
     try:
         state = FileState.of(path)
-        if state.size < LEAST_BYTES:
-            return False
-        with _record(path).open("rb") as file:
-            return bool(json.loads(file.read(_RECORD_BYTES)) == _content(state, claim))
-    except (OSError, ValueError, RecursionError, EdgedecError):  # no record, or none that can be read
+    except OSError:
         return False
+    return state.size >= LEAST_BYTES and _kept(path) == _content(state, claim)
 
 
 def is_new(path: Path) -> bool:
-    """Return True if the file is large and was never checked under this path, so that its check imports hashlib."""
+    """Return True if the file is large and was not checked since it changed, so that its check imports hashlib.
+
+    A file changes also by a hard link to it, as whoever copies a folder with links makes one.
+    """
     try:
-        return FileState.of(path).size >= LEAST_BYTES and not _record(path).is_file()
-    except (OSError, EdgedecError):
+        state = FileState.of(path)
+    except OSError:
         return False
+    kept = _kept(path)
+    return state.size >= LEAST_BYTES and (kept is None or kept != _content(state, str(kept.get("claim"))))
 
 
 @contextmanager

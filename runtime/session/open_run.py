@@ -45,7 +45,7 @@ def open_run(path: str | Path, settings: RunSettings, *, verify: bool) -> tuple[
     # These import modules, which belong to the baseline and are not charged to the model.
     target_module(settings.device, settings.accelerator)
     import_plugins(spec)
-    if verify or is_new(folder / WEIGHTS) or any(map(_borrows, folders)):
+    if verify or any(is_new(one / WEIGHTS) for one in (folder, *folders)) or any(map(_borrows, folders)):
         import_first_start()
     baseline = MemoryMeter().baseline_bytes
     driver_bytes(settings.device)  # a driver's own memory is beside the plan, so it is opened before the meter

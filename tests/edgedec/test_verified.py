@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.bundle import verified
-from edgedec.bundle.verified import LEAST_BYTES, MOST_RECORDS, FileState, is_verified, verifying
+from edgedec.bundle.verified import LEAST_BYTES, MOST_RECORDS, FileState, is_new, is_verified, verifying
 
 CLAIM = "the weights of a manifest"
 
@@ -49,6 +49,26 @@ def test_a_checked_file_is_known(file: Path) -> None:
     check(file)
     assert is_verified(file, CLAIM)
     assert not is_verified(file, "another claim")
+
+
+def test_a_file_is_new_until_its_present_state_was_checked(file: Path, cache: Path) -> None:
+    """A session imports what a check needs before its memory is measured, if it knows that there will be a check."""
+    assert is_new(file)
+    check(file)
+    assert not is_new(file)
+    os.link(file, file.with_name("link"))  # this changes the file's ctime
+    assert not is_verified(file, CLAIM)
+    assert is_new(file)
+    settle(file)
+    check(file)
+    assert not is_new(file)
+    (record,) = cache.iterdir()
+    for content in (b"", b"[]", b"{}", b"{"):
+        record.write_bytes(content)
+        assert is_new(file)
+    os.truncate(file, LEAST_BYTES - 1)
+    assert not is_new(file)
+    assert not is_new(file.with_name("nothing"))
 
 
 def change_in_place(path: Path) -> None:
