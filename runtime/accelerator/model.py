@@ -94,7 +94,9 @@ def chosen_config(
     texts = 1 if options.built else sequences  # an accelerator that was built has its own sequences
     key = ("accelerator_config", options.board_name, options.size, texts, *sorted(members.items()))
     if key not in bundle.derived:
-        shape = _shape(bundle, members.get("rough_head", 0))
+        planes = members.get("rough_head", 0)
+        AcceleratorConfig(rough_head=planes, taps=True)  # checks the number, on which the shape depends
+        shape = _shape(bundle, planes)
         bundle.derived[key] = _config(shape, options, texts, members)
     config = cast(AcceleratorConfig, bundle.derived[key])
     _check_room(config, positions, sequences, f"the accelerator of {options.board_name}")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgedec.bundle.bundle import Bundle
-from edgedec.errors import UnsupportedError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.compiler.shapes import shape_model
 from edgedec.progress import silent
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
@@ -237,6 +237,12 @@ def test_planes_are_kept_and_damaged_ones_are_made_again(
     (other,) = {*(tmp_path / "rough-heads").iterdir()} - {file}
     other.write_bytes(file.read_bytes())  # weights up to 4, which one plane has not
     assert trits(defined(path, planes=1)).shape[0] == 1
+
+
+def test_another_number_of_planes_is_refused(path: Path) -> None:
+    for planes in (-1, 3):
+        with pytest.raises(UsageError, match=f"rough_head must be 0 to 2, not {planes}"):
+            buffer_bytes(Bundle.open(path), options(rough_head=planes), 64)
 
 
 def test_a_ternary_head_is_refused_before_anything_is_computed() -> None:
